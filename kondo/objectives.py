@@ -1,0 +1,122 @@
+"""Policy-gradient objectives as pure functions of tensors, each short enough to hold against its equation.
+
+A function's positional arguments are the quantities it needs, by name; its keyword-only arguments are its settings:
+
+    log_prob         log π(a|h) under the learner, with gradient
+    target_log_prob  log π(y*|h) of the right answer, with gradient (the supervised oracle's)
+    advantage        U = R − b
+    actor_log_prob   log μ(a|h) as the actor reported it
+    weight           G, the gate's decision: naming it is what makes a method gated
+
+It returns one loss per entry, whose mean over the *full* batch is minimised; entries that the gate skipped are never
+passed in. Arguments without gradient are constants. The first axis is the seed axis.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kondo.signals import action_log_probs
+from kondo.signals import delight as delight_of
+
+Objective = Callable[..., Tensor]
+METHODS: dict[str, Objective] = {}
+QUANTITIES = ("log_prob", "target_log_prob", "advantage", "actor_log_prob", "weight")
+
+
+def method(function: Objective) -> Objective:
+    """Register an objective as a method of the suite, under the function's name."""
+    unknown = [name for name in needs(function) if name not in QUANTITIES]
+    if unknown:
+        raise TypeError(f"{function.__name__} asks for {', '.join(unknown)}; a learner has {', '.join(QUANTITIES)}")
+    METHODS[function.__name__] = function
+    return function
+
+
+def needs(objective: Objective) -> list[str]:
+    """The quantities an objective asks for."""
+    return [p.name for p in inspect.signature(objective).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+
+
+def settings(objective: Objective) -> dict[str, Any]:
+    """The settings of an objective, with their defaults."""
+    return {p.name: p.default for p in inspect.signature(objective).parameters.values() if p.kind is p.KEYWORD_ONLY}
+
+
+@method
+def pg(log_prob: Tensor, advantage: Tensor) -> Tensor:
+    """REINFORCE: Σ U ∇log π"""
+    return -advantage * log_prob
+
+
+@method
+def is_pg(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, cap: float | None = 10.0) -> Tensor:
+    """Importance sampling: Σ min(π/μ, cap) U ∇log π"""
+    ratio = (log_prob.detach() - actor_log_prob).exp().clamp(max=cap if cap is not None else math.inf)
+    return -ratio * advantage * log_prob
+
+
+@method
+def dg(log_prob: Tensor, advantage: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """Delightful policy gradient: Σ σ(χ/η) U ∇log π"""
+    return -torch.sigmoid(delight_of(log_prob, advantage) / temperature) * advantage * log_prob
+
+
+@method
+def dgk(log_prob: Tensor, advantage: Tensor, weight: Tensor) -> Tensor:
+    """Kondo gate: Σ G U ∇log π, over the samples with G > 0 alone"""
+    return -weight * advantage * log_prob
+
+
+@method
+def ppo(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, clip: float = 0.2) -> Tensor:
+    """Clipped surrogate: Σ ∇min(rU, clip(r, 1−ε, 1+ε) U), r = π/μ"""
+    ratio = (log_prob - actor_log_prob).exp()
+    return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
+
+
+@method
+def pmpo(
+    log_prob: Tensor,
+    advantage: Tensor,
+    actor_log_prob: Tensor,
+    *,
+    alpha: float = 0.5,
+    gamma: float = 1e-9,
+    beta: float = 0.0,
+) -> Tensor:
+    """α·mean_{U>0}(−log π) + (1−α)·mean_{U≤0}(log(γ + π)) + β·KL(μ‖π), the KL estimated on the actor's samples
+
+    A mean over no sample is 0.
+    """
+    good = advantage > 0
+    batch = tuple(range(1, good.dim()))
+    share_good = good.to(log_prob.dtype).mean(dim=batch, keepdim=True)  # of each seed's samples
+    raise_good = torch.where(good, -log_prob / share_good, 0.0)
+    floor = torch.full_like(log_prob, math.log(gamma))
+    lower_bad = torch.where(good, 0.0, torch.logaddexp(floor, log_prob) / (1 - share_good))
+    return alpha * raise_good + (1 - alpha) * lower_bad + beta * (actor_log_prob - log_prob)
+
+
+@method
+def ce(target_log_prob: Tensor) -> Tensor:
+    """Supervised oracle: Σ ∇log π(y*). It sees the label: an upper bound, not a contestant."""
+    return -target_log_prob
+
+
+def pg_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
+    """−mean(U log π): REINFORCE on a batch of logits (..., V)."""
+    return pg(action_log_probs(logits, actions), advantages.detach()).mean()
+
+
+def dg_loss(logits: Tensor, actions: Tensor, advantages: Tensor, eta: float = 1.0) -> tuple[Tensor, Tensor]:
+    """−mean(σ(χ/η) U log π): DG on a batch of logits (..., V), with its weights σ(χ/η)."""
+    log_probs = action_log_probs(logits, actions)
+    loss = dg(log_probs, advantages.detach(), temperature=eta).mean()
+    return loss, torch.sigmoid(delight_of(log_probs, advantages) / eta)
