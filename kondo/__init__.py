@@ -15,6 +15,7 @@ __all__ = [
     "KondoGateConfig",
     "KondoGateOutput",
     "KondoTrainer",
+    "__version__",
     "delight",
     "dg_loss",
     "expected_confidence_baseline",

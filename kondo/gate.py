@@ -100,8 +100,8 @@ class KondoGateConfig:
     alpha: float = 0.5
     """α in [0, 1]: weight of the advantage in the additive priority."""
     unit: str = "auto"
-    """sample, token (every entry decides for itself), sequence (the last axis is averaged); auto means sequence where an
-    attention mask says where sequences end, and every entry otherwise."""
+    """sample, token (every entry decides for itself), sequence (the last axis is averaged); auto means sequence where
+    an attention mask says where sequences end, and every entry otherwise."""
     history: int = 0
     """How many past priorities the quantile looks back on, beside the batch itself; 0 prices each batch by itself."""
     warmup: int = 0

@@ -95,12 +95,12 @@ def pmpo(
 
     A mean over no sample is 0.
     """
-    good = advantage > 0
+    good = (advantage > 0).to(log_prob.dtype)
     batch = tuple(range(1, good.dim()))
-    share_good = good.to(log_prob.dtype).mean(dim=batch, keepdim=True)  # of each seed's samples
-    raise_good = torch.where(good, -log_prob / share_good, 0.0)
+    share_good = good.mean(dim=batch, keepdim=True)  # of each seed's samples
+    raise_good = good / share_good.clamp(min=1e-9) * -log_prob
     floor = torch.full_like(log_prob, math.log(gamma))
-    lower_bad = torch.where(good, 0.0, torch.logaddexp(floor, log_prob) / (1 - share_good))
+    lower_bad = (1 - good) / (1 - share_good).clamp(min=1e-9) * torch.logaddexp(floor, log_prob)
     return alpha * raise_good + (1 - alpha) * lower_bad + beta * (actor_log_prob - log_prob)
 
 

@@ -1,4 +1,4 @@
-"""What a forward pass already knows about a sample: surprisal, delight, and the baselines behind the advantage.
+"""What a forward pass already knows about a sample: its surprisal and its delight.
 
 Nothing here ever carries a gradient.
 """
@@ -33,4 +33,9 @@ def expected_confidence_baseline(probs: Tensor) -> Tensor:
 
 def action_log_probs(logits: Tensor, actions: Tensor) -> Tensor:
     """log π(a|h) of the actions taken. [..., K], [...] → [...]"""
-    return logits.log_softmax(dim=-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+    return taken(logits.log_softmax(dim=-1), actions)
+
+
+def taken(log_policy: Tensor, actions: Tensor) -> Tensor:
+    """The entries of log π(·|h) at the actions. [..., K], [...] → [...]"""
+    return log_policy.gather(-1, actions.unsqueeze(-1)).squeeze(-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from kondo.gate import KondoGate, KondoGateConfig, per_entry, batch_size, gated_sum
+from kondo.gate import KondoGate, KondoGateConfig, batch_size, gated_sum, per_entry
 from kondo.signals import action_log_probs
 
 
@@ -74,7 +74,7 @@ class KondoTrainer:
             kept_log_probs = action_log_probs(self._logits(input_ids[rows], mask), actions[rows])
             kept_advantages = per_entry(advantages, log_probs)[rows]
             total = gated_sum(kept_log_probs, kept_advantages, weights[rows]) / batch_size(log_probs, attention_mask)
-            total.backward()  # type: ignore[no-untyped-call]
+            total.backward()
             self.optimizer.step()
             loss = total.item()
         return {

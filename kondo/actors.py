@@ -1,0 +1,93 @@
+"""The actor: parameters, possibly old ones, and a task make a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kondo.frictions import Friction
+from kondo.policies import Parameters, Policy, views
+from kondo.signals import taken
+from kondo.streams import Streams
+from kondo.tasks import Contexts, Task
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the actor hands to the learner."""
+
+    contexts: Contexts
+    actions: Tensor  # [S, B, …]
+    rewards: Tensor  # [S, B]
+    actor_log_prob: Tensor  # [S, B, …]: log μ(a|h) as the actor reports it
+    log_policy: Tensor | None  # [S, B, …, K]: the sampler's own, while it is exactly the learner's at these actions
+    policy: Policy
+    parameters: Parameters
+
+    @property
+    def rows(self) -> tuple[int]:
+        """The shape of one number per sample, less the seed axis."""
+        return (self.actions.shape[1],)
+
+    def with_actions(self, where: Tensor, actions: Tensor) -> Batch:
+        """Other actions in some rows, [S, B] bool: the actor looks up its probabilities anew, the learner must too."""
+        where = where.view(*where.shape, *[1] * (self.actions.dim() - 2))
+        changed = torch.where(where, actions, self.actions)
+        log_policy = self.policy.log_policy(self.parameters, self.contexts.inputs, changed)
+        return replace(self, actions=changed, actor_log_prob=taken(log_policy, changed), log_policy=None)
+
+
+class Actor:
+    """Samples a batch per step with the learner's parameters as they are, or were."""
+
+    def __init__(self, task: Task, frictions: Sequence[Friction], streams: Streams, flat: Tensor) -> None:
+        self.task, self.frictions, self.streams, self.flat = task, frictions, streams, flat
+        self.policy = task.policy()
+        self.delay = sum(friction.longest_delay() for friction in frictions)
+        # Parameters of the last D + 1 steps, step t in slot t mod (D + 1). [D + 1, S, P]
+        self.past = flat.new_empty(self.delay + 1, *flat.shape) if self.delay else None
+
+    @torch.no_grad()
+    def act(self, step: int) -> Batch:
+        task, streams = self.task, self.streams
+        parameters = views(self._parameters(step), self.policy.shapes())
+        contexts = task.draw(streams, step)
+        actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
+        batch = Batch(
+            contexts=contexts,
+            actions=actions,
+            rewards=torch.empty(0),
+            actor_log_prob=taken(log_policy, actions),
+            log_policy=None if self.delay else log_policy,
+            policy=self.policy,
+            parameters=parameters,
+        )
+        for friction in self.frictions:
+            batch = friction.on_actions(batch, streams, step)
+        batch = replace(batch, rewards=task.reward(contexts, batch.actions))
+        for friction in self.frictions:
+            batch = friction.on_rewards(batch, streams, step)
+        return batch
+
+    def _parameters(self, step: int) -> Tensor:
+        """The parameters to act with, remembering the present ones. [S, P]"""
+        if self.past is None:
+            return self.flat
+        slots = self.delay + 1
+        self.past[step % slots] = self.flat
+        age = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0).clamp(max=step)
+        slot = (step - age) % slots  # [S]
+        if (slot == slot[0]).all():
+            return self.past[slot[0]]
+        return self.past[slot, torch.arange(len(slot), device=slot.device)]
+
+    def state(self, step: int) -> dict[str, Tensor]:
+        """What must be kept to go on after `step` steps."""
+        return {} if self.past is None else {"past": self.past[: min(step, self.delay + 1)]}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        if self.past is not None:
+            self.past[: len(state["past"])] = state["past"]

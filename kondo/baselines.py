@@ -1,0 +1,43 @@
+"""Baselines b of the advantage U = R − b. None of them carries a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from kondo.signals import expected_confidence_baseline, taken
+
+Baseline = Callable[[Tensor, Tensor, Tensor], Tensor]
+BASELINES: dict[str, Baseline] = {}
+
+
+def baseline(function: Baseline) -> Baseline:
+    """Register `(log_policy [S, B, K], rewards [S, B], targets [S, B]) → b [S, B]` under the function's name."""
+    BASELINES[function.__name__] = function
+    return function
+
+
+@baseline
+def confidence(log_policy: Tensor, rewards: Tensor, targets: Tensor) -> Tensor:
+    """b = Σ_a π(a)²: the learner's expected confidence. It needs no label."""
+    return expected_confidence_baseline(log_policy.detach().exp())
+
+
+@baseline
+def zero(log_policy: Tensor, rewards: Tensor, targets: Tensor) -> Tensor:
+    """b = 0"""
+    return torch.zeros_like(rewards)
+
+
+@baseline
+def half(log_policy: Tensor, rewards: Tensor, targets: Tensor) -> Tensor:
+    """b = ½"""
+    return torch.full_like(rewards, 0.5)
+
+
+@baseline
+def oracle(log_policy: Tensor, rewards: Tensor, targets: Tensor) -> Tensor:
+    """b = π(y*): the expected reward itself. It sees the label."""
+    return taken(log_policy.detach(), targets).exp()

@@ -1,0 +1,190 @@
+"""A cell: one point of the suite, task × method × gate × friction, checked as a whole before any work starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kondo.frictions import FRICTIONS, Friction
+from kondo.gate import PRIORITIES, KondoGateConfig
+from kondo.learner import OptimizerSettings
+from kondo.objectives import METHODS, needs, settings
+from kondo.schema import ConfigError, build, check_keys, check_range, coerce, knob, nearest
+from kondo.tasks import TASKS, Task
+
+SCHEMA = 1
+"""Version of what a run folder's config means; a change of meaning raises it."""
+DEFAULT_RATE = 0.03
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """The gate as the config spells it."""
+
+    rate: float | None = knob(None, above=0, high=1)
+    """ρ"""
+    price: float | None = knob(None)
+    """λ"""
+    mode: str = knob("hard", choices=("hard", "bernoulli", "soft"))
+    temperature: float = knob(0.1, above=0)
+    """η"""
+    priority: str = knob("delight", choices=PRIORITIES)
+    alpha: float = knob(0.5, low=0, high=1)
+    """α"""
+    unit: str = knob("auto", choices=("auto", "sample", "token", "sequence"))
+    history: int = knob(0, low=0)
+    warmup: int = knob(0, low=0)
+
+    def config(self) -> KondoGateConfig:
+        return KondoGateConfig(
+            gate_rate=self.rate,
+            price=self.price,
+            temperature=self.temperature,
+            hard=self.mode != "soft",
+            deterministic=self.mode != "bernoulli",
+            priority=self.priority,
+            alpha=self.alpha,
+            unit=self.unit,
+            history=self.history,
+            warmup=self.warmup,
+        )
+
+
+@dataclass(frozen=True)
+class ActorSettings:
+    report_probabilities: bool = True
+    """Whether the actor tells the learner its behaviour probabilities μ."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    task: Task
+    method: str
+    options: Mapping[str, Any]
+    """The method's own settings."""
+    gate: GateSettings | None
+    frictions: tuple[Friction, ...]
+    actor: ActorSettings
+    optimizer: OptimizerSettings
+    steps: int
+    evals: int
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, everything spelled out: what is saved, hashed, and parsed again."""
+        named = {_name(FRICTIONS, friction): dataclasses.asdict(friction) for friction in self.frictions}
+        plain = {
+            "schema": SCHEMA,
+            "task": {"name": _name(TASKS, self.task), **dataclasses.asdict(self.task)},  # type: ignore[call-overload]
+            "method": {"name": self.method, **self.options},
+            "gate": None if self.gate is None else dataclasses.asdict(self.gate),
+            "friction": named,
+            "actor": dataclasses.asdict(self.actor),
+            "optimizer": dataclasses.asdict(self.optimizer),
+            "steps": self.steps,
+            "evals": self.evals,
+        }
+        return json.loads(json.dumps(plain))  # tuples become lists
+
+    def key(self) -> str:
+        """Twelve hex digits that name the cell."""
+        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
+
+
+def parse(data: Any) -> Cell:
+    """A cell from plain data, or a ConfigError that says what would do."""
+    top = ("schema", "task", "method", "gate", "friction", "actor", "optimizer", "steps", "evals")
+    data = check_keys(data, top, "")
+    if data.get("schema", SCHEMA) != SCHEMA:
+        raise ConfigError(f"schema={data['schema']!r}: written by another version of the config; this one is {SCHEMA}")
+    for key in ("task", "method", "steps"):
+        if key not in data:
+            raise ConfigError(f"{key}: missing")
+
+    name, rest = _named(data["task"], TASKS, "task")
+    task = build(TASKS[name], rest, "task")
+    method, rest = _named(data["method"], METHODS, "method")
+    options = _options(method, rest)
+    steps = coerce(int, data["steps"], "steps")
+    evals = coerce(int, data.get("evals", 20), "evals")
+    for key, value in (("steps", steps), ("evals", evals)):
+        check_range(value, knob(0, low=1).metadata["limits"], key)
+
+    frictions = check_keys(data.get("friction") or {}, FRICTIONS, "friction")
+    cell = Cell(
+        task=task,
+        method=method,
+        options=options,
+        gate=_gate(method, data.get("gate"), task),
+        frictions=tuple(
+            build(cls, frictions[name] or {}, f"friction.{name}")
+            for name, cls in FRICTIONS.items()
+            if name in frictions
+        ),
+        actor=build(ActorSettings, data.get("actor") or {}, "actor"),
+        optimizer=build(OptimizerSettings, data.get("optimizer") or {}, "optimizer"),
+        steps=steps,
+        evals=evals,
+    )
+    if "actor_log_prob" in needs(METHODS[method]) and not cell.actor.report_probabilities:
+        without = [name for name, objective in METHODS.items() if "actor_log_prob" not in needs(objective)]
+        raise ConfigError(
+            f"actor.report_probabilities=False: method {method!r} needs the actor's behaviour probabilities; "
+            f"methods that do not: {', '.join(sorted(without))}"
+        )
+    return cell
+
+
+def gated(method: str) -> bool:
+    return "weight" in needs(METHODS[method])
+
+
+def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
+    if not gated(method):
+        if data is not None:
+            others = sorted(name for name in METHODS if gated(name))
+            raise ConfigError(f"gate: method {method!r} has no gate; methods with one: {', '.join(others)}")
+        return None
+    gate = build(GateSettings, data or {}, "gate")
+    if gate.rate is not None and gate.price is not None:
+        raise ConfigError(
+            f"gate.rate={gate.rate} and gate.price={gate.price} exclude each other: a rate sets its own price"
+        )
+    if gate.rate is None and gate.price is None:
+        gate = dataclasses.replace(gate, rate=DEFAULT_RATE)
+    if gate.history and gate.rate is None:
+        raise ConfigError(f"gate.history={gate.history}: a history sets the price of a rate; gate.price is fixed")
+    if gate.warmup and not gate.history:
+        raise ConfigError(f"gate.warmup={gate.warmup}: warm-up fills a history; set gate.history too")
+    if task.tokens == 1 and gate.unit in ("token", "sequence"):
+        raise ConfigError(f"gate.unit={gate.unit!r}: this task makes one decision per sample; allowed: auto, sample")
+    return gate
+
+
+def _options(method: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The objective's keyword arguments: defaults, overridden by what is given."""
+    options = settings(METHODS[method])
+    for key, value in check_keys(data, options, "method").items():
+        kind = type(options[key])
+        if value is not None and not (options[key] is None and isinstance(value, (int, float))):
+            value = coerce(kind, value, f"method.{key}")
+        options[key] = value
+    return options
+
+
+def _named(data: Any, registry: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    """{name: …, settings…} → the name, which must be registered, and the settings."""
+    if not isinstance(data, Mapping) or "name" not in data:
+        raise ConfigError(f"{where}={data!r}: expected a mapping with a name; {nearest('', registry)}")
+    rest = dict(data)
+    name = rest.pop("name")
+    if name not in registry:
+        raise ConfigError(f"{where}.name={name!r}: no such {where}; {nearest(name, registry)}")
+    return name, rest
+
+
+def _name(registry: Mapping[str, type], value: object) -> str:
+    return next(name for name, cls in registry.items() if type(value) is cls)

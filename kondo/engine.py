@@ -1,0 +1,97 @@
+"""The engine trains one cell for a block of seeds at once and tells how each is doing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from kondo.actors import Actor
+from kondo.cell import Cell
+from kondo.gate import KondoGate
+from kondo.learner import Learner
+from kondo.ledger import Ledger
+from kondo.objectives import METHODS
+from kondo.streams import Streams
+
+
+def eval_steps(steps: int, evals: int) -> list[int]:
+    """Steps after which to evaluate: 0, then about `evals` of them, evenly spaced on a log axis, up to the last."""
+    ratio = steps ** (1 / evals)
+    return sorted({0, steps} | {round(ratio**i) for i in range(1, evals)})
+
+
+class Engine:
+    """State of a run between two steps. Every tensor has a leading seed axis; no seed feels which others are there."""
+
+    def __init__(self, cell: Cell, seeds: list[int], device: torch.device | str = "cpu") -> None:
+        self.cell, self.seeds, self.step = cell, list(seeds), 0
+        self.streams = Streams(self.seeds, device)
+        self.task = cell.task
+        for friction in cell.frictions:
+            self.task = friction.on_task(self.task)
+        policy = self.task.policy()
+        flat = policy.init(self.streams)
+        self.ledger = Ledger(len(self.seeds), device)
+        self.actor = Actor(self.task, cell.frictions, self.streams, flat)
+        self.learner = Learner(
+            flat=flat,
+            policy=policy,
+            objective=METHODS[cell.method],
+            options=cell.options,
+            baseline=self.task.baseline,
+            optimizer=cell.optimizer,
+            gate=None if cell.gate is None else KondoGate(cell.gate.config()),
+            streams=self.streams,
+            ledger=self.ledger,
+        )
+
+    def advance(self) -> None:
+        """One step: the actor samples a batch, the learner learns from it."""
+        with self.ledger.phase("rollout"):
+            batch = self.actor.act(self.step)
+        self.ledger.add(forward=self.task.batch)
+        self.learner.update(batch, self.step)
+        self.step += 1
+
+    @torch.no_grad()
+    def evaluate(self) -> list[dict[str, Any]]:
+        """One row per seed, ready for the log. A seed that diverged has no metrics but its costs."""
+        metrics = self.task.evaluate(self.learner.leaves, self.streams, self.step)
+        if self.cell.gate is not None:
+            metrics["price"] = self.learner.price
+        columns = {name: column.tolist() for name, column in metrics.items()}
+        costs = {name: column.tolist() for name, column in self.ledger.totals().items()}
+        rows = []
+        for i, (seed, diverged) in enumerate(zip(self.seeds, self.learner.diverged.tolist(), strict=True)):
+            row: dict[str, Any] = {"step": self.step, "seed": seed}
+            row |= {name: _number(column[i]) if diverged < 0 else None for name, column in columns.items()}
+            row |= {name: _number(column[i]) for name, column in costs.items()}
+            rows.append(row | ({"diverged": diverged} if diverged >= 0 else {}))
+        return rows
+
+    def diverged(self) -> dict[int, int]:
+        """{seed: step at which it diverged}"""
+        return {seed: step for seed, step in zip(self.seeds, self.learner.diverged.tolist(), strict=True) if step >= 0}
+
+    def state(self) -> dict[str, Any]:
+        """All that is needed to go on from here, bit for bit. Randomness has no state."""
+        return {
+            "step": self.step,
+            "actor": self.actor.state(self.step),
+            "learner": self.learner.state(),
+            "ledger": self.ledger.state(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+        self.actor.load(state["actor"])
+        self.learner.load(state["learner"])
+        self.ledger.load(state["ledger"])
+
+
+def _number(value: float) -> float | int | None:
+    """Nine digits, which tell any two 32-bit floats apart; JSON has no infinity and no NaN."""
+    if value != value or value in (float("inf"), float("-inf")):
+        return None
+    return int(value) if value == int(value) else float(f"{value:.9g}")

@@ -1,0 +1,192 @@
+"""The learner: screen → gate → gather → backward → step. What the gate skips is never in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kondo.actors import Batch
+from kondo.baselines import BASELINES
+from kondo.gate import KondoGate, per_entry
+from kondo.ledger import Ledger
+from kondo.objectives import Objective, needs
+from kondo.policies import Policy, views
+from kondo.schema import knob
+from kondo.signals import taken
+from kondo.streams import Streams
+
+
+@dataclass(frozen=True)
+class OptimizerSettings:
+    """Adam, or plain gradient descent."""
+
+    name: str = knob("adam", choices=("adam", "sgd"))
+    lr: float = knob(1e-3, above=0)
+
+    def make(self, seeds: list[Tensor]) -> torch.optim.Optimizer:
+        """One optimiser over the seeds' parameter vectors: a seed without a gradient does not move in any way."""
+        cls = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[self.name]
+        return cls(seeds, lr=self.lr, fused=True)
+
+
+@dataclass
+class Selection:
+    """The rows that are worth a backward pass, gathered to the front. k is the most that any seed kept."""
+
+    index: Tensor  # [S, k]: row numbers; seeds that kept fewer are padded with rows they skipped
+    weight: Tensor  # [S, k, …]: the gate's weight, 0 on padding
+
+    def rows(self, x: Tensor) -> Tensor:
+        """[S, B, …] → [S, k, …]"""
+        return x[torch.arange(len(x), device=x.device).unsqueeze(-1), self.index]
+
+
+def select(weight: Tensor) -> tuple[Selection, Tensor]:
+    """Gather what has weight; a row is kept if any of its decisions is. [S, B, …] → the selection, kept rows [S]"""
+    keep = weight.flatten(2).any(-1) if weight.dim() > 2 else weight != 0  # [S, B]
+    kept = keep.sum(dim=1)  # [S]
+    order = keep.byte().sort(dim=1, descending=True, stable=True).indices
+    selection = Selection(order[:, : int(kept.max())], weight)
+    selection.weight = selection.rows(weight)
+    return selection, kept
+
+
+@dataclass
+class Learner:
+    """S learners side by side, one per seed, each moved by its own samples alone."""
+
+    flat: Tensor  # [S, P], changed in place
+    policy: Policy
+    objective: Objective
+    options: Mapping[str, Any]
+    """The objective's settings."""
+    baseline: str
+    optimizer: OptimizerSettings
+    gate: KondoGate | None
+    streams: Streams
+    ledger: Ledger
+    diverged: Tensor = field(init=False)
+    """The step at which a seed met a number that is none, or −1; it is frozen from then on. [S]"""
+    price: Tensor = field(init=False)
+    """λ of the last step. [S]"""
+
+    def __post_init__(self) -> None:
+        seeds = len(self.flat)
+        shapes = self.policy.shapes()
+        self.leaves = {name: view.detach().requires_grad_() for name, view in views(self.flat, shapes).items()}
+        self.gradient = torch.zeros_like(self.flat)
+        self.gradients = list(views(self.gradient, shapes).values())
+        self.moved = list(self.flat)
+        self.steps = self.optimizer.make(self.moved)
+        self.diverged = torch.full((seeds,), -1, dtype=torch.long, device=self.flat.device)
+        self.price = torch.full((seeds,), torch.nan, device=self.flat.device)
+        self.wants = needs(self.objective)
+
+    def update(self, batch: Batch, step: int) -> None:
+        """One update of every seed that has something to learn from."""
+        active, healthy = self.gated(batch, step) if self.gate else self.ungated(batch)
+        broken = ~healthy & (self.diverged < 0)
+        self.diverged[broken] = step
+        active &= self.diverged < 0
+        if not active.any():
+            return
+        with self.ledger.phase("optimiser"):
+            for vector, gradient, moves in zip(self.moved, self.gradient, active.tolist(), strict=True):
+                vector.grad = gradient if moves else None
+            self.steps.step()
+        self.ledger.add(updates=active)
+
+    def ungated(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Every row is in the graph: one forward pass serves the baseline and the gradient."""
+        with self.ledger.phase("backward"):
+            log_policy = self.policy.log_policy(self.leaves, batch.contexts.inputs, batch.actions)
+            log_prob = taken(log_policy, batch.actions)  # [S, B, …]
+            loss = self.losses(
+                log_prob=log_prob,
+                target_log_prob=taken(log_policy, batch.contexts.targets),
+                advantage=per_entry(self.advantage(batch, log_policy), log_prob),
+                actor_log_prob=batch.actor_log_prob,
+            )
+            total = loss.flatten(1).mean(dim=1)  # [S]
+            self.backward(total)
+        rows = batch.actions.shape[1]
+        self.ledger.add(nominal=rows, backward=rows, backward_tokens=batch.actions[0].numel())
+        return torch.ones_like(self.diverged, dtype=torch.bool), total.detach().isfinite()
+
+    def gated(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+        """Only the survivors are in the graph."""
+        assert self.gate is not None
+        rows, decisions = batch.actions.shape[1], batch.actions[0].numel()
+        with self.ledger.phase("screen"), torch.no_grad():
+            log_policy = batch.log_policy
+            if log_policy is None:
+                log_policy = self.policy.log_policy(self.leaves, batch.contexts.inputs, batch.actions)
+                self.ledger.add(screened=rows)
+            log_prob = taken(log_policy, batch.actions)
+            advantage = per_entry(self.advantage(batch, log_policy), log_prob)
+            decision = self.gate.compute_gate(
+                log_prob,
+                advantage,
+                pools=1,
+                draw=lambda name, shape: self.streams.uniform(f"gate.{name}", step, shape[1:]),
+            )
+            self.price = decision.price
+            weight = decision.gate_weights
+            weight = weight.unsqueeze(-1).expand_as(log_prob) if weight.dim() < log_prob.dim() else weight
+            chosen, kept = select(weight)
+            healthy = ~log_prob.flatten(1).isnan().any(dim=1)
+        rate = self.gate.config.gate_rate
+        self.ledger.add(
+            nominal=rows * (decision.gate_weights.flatten(1).double().mean(dim=1) if rate is None else rate),
+            backward=kept,
+            backward_tokens=kept * (decisions // rows),
+        )
+        self.ledger.pad(chosen.index.numel() - int(kept.sum()))
+        if chosen.index.shape[1] == 0:
+            return kept > 0, healthy
+        with self.ledger.phase("backward"):
+            actions = chosen.rows(batch.actions)
+            survivors = self.policy.log_policy(self.leaves, chosen.rows(batch.contexts.inputs), actions)
+            loss = self.losses(
+                log_prob=taken(survivors, actions),
+                target_log_prob=taken(survivors, chosen.rows(batch.contexts.targets)),
+                advantage=torch.where(chosen.weight != 0, chosen.rows(advantage), 0.0),  # NaN · 0 would be NaN
+                actor_log_prob=chosen.rows(batch.actor_log_prob),
+                weight=chosen.weight,
+            )
+            total = torch.where(chosen.weight != 0, loss, 0.0).flatten(1).sum(dim=1) / decisions  # by the FULL batch
+            self.backward(total)
+        return kept > 0, healthy & total.detach().isfinite()
+
+    def advantage(self, batch: Batch, log_policy: Tensor) -> Tensor:
+        """U = R − b. [S, B]"""
+        return batch.rewards - BASELINES[self.baseline](log_policy, batch.rewards, batch.contexts.targets)
+
+    def losses(self, **quantities: Tensor) -> Tensor:
+        return self.objective(*(quantities[name] for name in self.wants), **self.options)
+
+    def backward(self, total: Tensor) -> None:
+        """Gradients of every seed's own loss, [S], into the flat gradient: seeds share no parameter."""
+        gradients = torch.autograd.grad(total.sum(), list(self.leaves.values()))
+        for into, gradient in zip(self.gradients, gradients, strict=True):
+            into.copy_(gradient)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "flat": self.flat,
+            "optimizer": self.steps.state_dict(),
+            "diverged": self.diverged,
+            "price": self.price,
+            "history": None if self.gate is None else self.gate.history,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.flat.copy_(state["flat"])
+        self.steps.load_state_dict(state["optimizer"])
+        self.diverged, self.price = state["diverged"], state["price"]
+        if self.gate is not None:
+            self.gate.history = state["history"]

@@ -1,0 +1,84 @@
+"""Seed-stacked policies: every parameter has a leading seed axis and every layer is one batched matmul.
+
+A policy is a description. Its parameters live in one flat tensor [S, P], a row per seed, and are read through named
+views of it: so a seed can be optimised, remembered, copied and saved as one vector.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kondo.streams import Streams, sample_index
+
+Parameters = dict[str, Tensor]
+Shapes = dict[str, tuple[int, ...]]
+
+
+class Policy(Protocol):
+    """What the engine asks of a policy; K is the number of actions (the vocabulary, for sequences)."""
+
+    def shapes(self) -> Shapes:
+        """The parameters of one seed."""
+        ...
+
+    def init(self, streams: Streams) -> Tensor:
+        """Fresh parameters, flat. [S, P]"""
+        ...
+
+    def sample(self, parameters: Parameters, inputs: Tensor, streams: Streams, step: int) -> tuple[Tensor, Tensor]:
+        """Actions [S, B, …] and the log-probabilities they were drawn from [S, B, …, K]."""
+        ...
+
+    def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor) -> Tensor:
+        """log π(·|h) where the actions were taken. [S, B, …, K]"""
+        ...
+
+
+def views(flat: Tensor, shapes: Shapes) -> Parameters:
+    """The parameters by name, as views. [S, P] → {name: [S, *shape]}"""
+    pieces = flat.split([math.prod(shape) for shape in shapes.values()], dim=-1)
+    return {name: piece.unflatten(-1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+
+@dataclass(frozen=True)
+class MLP:
+    """Fully connected ReLU network. With no hidden layer and one-hot inputs it is a softmax table."""
+
+    sizes: tuple[int, ...]
+    """Width of every layer, input and output included."""
+
+    def shapes(self) -> Shapes:
+        shapes: Shapes = {}
+        for i, (fan_in, fan_out) in enumerate(zip(self.sizes, self.sizes[1:], strict=False)):
+            shapes |= {f"weight_{i}": (fan_in, fan_out), f"bias_{i}": (1, fan_out)}
+        return shapes
+
+    def init(self, streams: Streams) -> Tensor:
+        """Uniform in ±1/√fan_in, weights and biases; a table starts from zero: the uniform policy."""
+        shapes = self.shapes()
+        flat = torch.zeros(len(streams.seeds), sum(map(math.prod, shapes.values())), device=streams.device)
+        if len(self.sizes) > 2:
+            for i, fan_in in enumerate(self.sizes[:-1]):
+                for name in (f"weight_{i}", f"bias_{i}"):
+                    draw = streams.uniform(f"init.{name}", 0, shapes[name]) * 2 - 1
+                    views(flat, shapes)[name].copy_(draw * fan_in**-0.5)
+        return flat
+
+    def sample(self, parameters: Parameters, inputs: Tensor, streams: Streams, step: int) -> tuple[Tensor, Tensor]:
+        log_policy = self.log_policy(parameters, inputs)
+        draw = streams.uniform("action", step, tuple(log_policy.shape[1:-1]))
+        return sample_index(log_policy.exp(), draw), log_policy
+
+    def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor | None = None) -> Tensor:
+        """[S, B, in] → [S, B, K]; a single decision does not depend on the action."""
+        x = inputs
+        last = len(self.sizes) - 2
+        for i in range(last + 1):
+            x = torch.baddbmm(parameters[f"bias_{i}"], x, parameters[f"weight_{i}"])
+            x = x.relu() if i < last else x.log_softmax(dim=-1)
+        return x

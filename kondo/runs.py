@@ -1,0 +1,230 @@
+"""Run folders: what was asked, what was measured, and how it stands, such that nothing computed is lost.
+
+    runs/<task>/<cell>-s<first>-<last>/
+        config.yaml     the cell and the seeds
+        metrics.jsonl   append-only, one object per (evaluation, seed): the source of truth
+        status.json     running / done / diverged / failed; written whole or not at all
+        checkpoint.pt   only while there is something left to do
+
+A run that is complete is never trained again; one that was interrupted goes on to the very log it would have had.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import yaml
+
+from kondo import __version__
+from kondo.cell import Cell
+from kondo.engine import Engine, eval_steps
+from kondo.schema import ConfigError
+
+FINISHED = ("done", "diverged")
+Rows = list[dict[str, Any]]
+
+
+class RunBusy(RuntimeError):
+    """Another process is training this run now."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A cell and the seeds that are trained side by side: what a run folder is about."""
+
+    cell: Cell
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if list(self.seeds) != list(range(self.seeds[0], self.seeds[0] + len(self.seeds))) or self.seeds[0] < 0:
+            raise ConfigError(f"seeds={self.seeds}: expected consecutive numbers from 0 on")
+
+    def folder(self, root: Path) -> Path:
+        cell = self.cell.plain()
+        return Path(root) / cell["task"]["name"] / f"{self.cell.key()}-s{self.seeds[0]}-{self.seeds[-1]}"
+
+    def plain(self) -> dict[str, Any]:
+        return {**self.cell.plain(), "seeds": list(self.seeds)}
+
+
+def blocks(cell: Cell, seeds: int, size: int, root: Path) -> list[Block]:
+    """The blocks that give a cell the seeds 0..seeds−1: those that exist, as they are, and new ones for the rest."""
+    found: dict[int, int] = {}  # first seed → last seed
+    for folder in Block(cell, (0,)).folder(root).parent.glob(f"{cell.key()}-s*-*"):
+        with contextlib.suppress(ValueError):
+            first, last = map(int, folder.name.rsplit("-s", 1)[1].split("-"))
+            found[first] = max(last, found.get(first, last))
+    result, seed = [], 0
+    while seed < seeds:
+        later = [first for first in found if first > seed]
+        last = found.get(seed, min([seeds, seed + size, *later]) - 1)
+        result.append(Block(cell, tuple(range(seed, last + 1))))
+        seed = last + 1
+    return result
+
+
+def read_status(folder: Path) -> dict[str, Any]:
+    """The run's status, {} where there is none (yet)."""
+    try:
+        return json.loads((folder / "status.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+
+
+def train(
+    block: Block,
+    root: Path,
+    device: str = "cpu",
+    checkpoint_seconds: float = 30.0,
+    watch: Callable[[int, Rows], None] = lambda step, rows: None,
+) -> str:
+    """Train a block to its end, from wherever an earlier attempt got; return its status.
+
+    watch: called after every step with (step, the rows just logged, mostly none).
+    An exception is recorded with its traceback and raised on; an interrupted run goes on from its last checkpoint.
+    """
+    folder = block.folder(root)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        before = read_status(folder)
+        if before.get("status") in FINISHED:
+            return str(before["status"])
+        _claim(folder, block)
+        status = {"status": "running", "started": before.get("started", time.time()), **provenance(device)}
+
+        def write(**news: Any) -> None:
+            write_atomically(folder / "status.json", json.dumps(status | news, indent=1))
+
+        write()
+        try:
+            diverged = _train(folder, block, device, checkpoint_seconds, watch)
+        except Exception as error:
+            write(status="failed", ended=time.time(), error=str(error), traceback=traceback.format_exc())
+            raise
+        outcome = "diverged" if diverged else "done"
+        write(status=outcome, ended=time.time(), **({"diverged": diverged} if diverged else {}))
+        (folder / "checkpoint.pt").unlink(missing_ok=True)
+        return outcome
+
+
+def _train(
+    folder: Path, block: Block, device: str, checkpoint_seconds: float, watch: Callable[[int, Rows], None]
+) -> dict[int, int]:
+    """Train from the last checkpoint, if there is one, and return {seed: step} of what diverged."""
+    engine = Engine(block.cell, list(block.seeds), device)
+    due = set(eval_steps(block.cell.steps, block.cell.evals))
+    with (folder / "metrics.jsonl").open("ab") as log:
+        log.truncate(_restore(folder, engine))
+        log.seek(0, os.SEEK_END)
+
+        def report() -> None:
+            rows = engine.evaluate() if engine.step in due else []
+            log.write("".join(json.dumps(row) + "\n" for row in rows).encode())
+            log.flush()
+            watch(engine.step, rows)
+
+        if engine.step == 0:
+            report()
+        saved = time.monotonic()
+        while engine.step < block.cell.steps:
+            engine.advance()
+            report()
+            if time.monotonic() - saved >= checkpoint_seconds:
+                _save(folder, engine, log)
+                saved = time.monotonic()
+        os.fsync(log.fileno())
+    return engine.diverged()
+
+
+def _save(folder: Path, engine: Engine, log: IO[bytes]) -> None:
+    """The engine's state and how much of the log belongs to it."""
+    os.fsync(log.fileno())
+    with _replacing(folder / "checkpoint.pt") as file:
+        torch.save({"engine": engine.state(), "log_bytes": log.tell()}, file)
+
+
+def _restore(folder: Path, engine: Engine) -> int:
+    """Bring the engine to its last checkpoint; return how many bytes of the log are from before it.
+
+    Whatever was logged later is dropped: training on will write the same again. So is a checkpoint that cannot be read.
+    """
+    try:
+        state = torch.load(folder / "checkpoint.pt", map_location=engine.streams.device, weights_only=True)
+        if state["log_bytes"] <= (folder / "metrics.jsonl").stat().st_size:
+            engine.load(state["engine"])
+            return int(state["log_bytes"])
+    except FileNotFoundError:
+        pass
+    except Exception as error:  # torch raises many kinds at a damaged file
+        print(f"{folder}: checkpoint unreadable ({error}); starting over", file=sys.stderr)
+    return 0
+
+
+def _claim(folder: Path, block: Block) -> None:
+    """Write down what the folder is about, or make sure that it is about the same."""
+    path = folder / "config.yaml"
+    if not path.exists():
+        write_atomically(path, yaml.safe_dump(block.plain(), sort_keys=False))
+    elif yaml.safe_load(path.read_text()) != block.plain():
+        raise ConfigError(f"{path}: holds another config than its name says; move the folder away to train it anew")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time; the system drops the lock of a process that died."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunBusy(f"{folder}: another process is training this run") from None
+        yield
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """A file that takes its place only when it is whole and on disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    with _replacing(path) as file:
+        file.write(text.encode())
+
+
+@functools.cache
+def provenance(device: str) -> dict[str, Any]:
+    """Where and with what a run was trained."""
+    asked = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    commit = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "commit": commit or None,
+        "versions": {"kondo": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "machine": {
+            "platform": platform.platform(),
+            "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
+            "cores": os.cpu_count(),
+            "threads": torch.get_num_threads(),
+        },
+    }

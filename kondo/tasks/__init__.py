@@ -1,0 +1,52 @@
+"""Tasks: where contexts come from, what an answer is worth, and how good a policy really is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from torch import Tensor
+
+from kondo.policies import Parameters, Policy
+from kondo.streams import Streams
+
+T = TypeVar("T")
+TASKS: dict[str, type[Any]] = {}
+
+
+def task(cls: type[T]) -> type[T]:
+    """Register a task, a dataclass of its settings, under its class name in lower case."""
+    TASKS[cls.__name__.lower()] = cls
+    return cls
+
+
+@dataclass
+class Contexts:
+    """What the actor is asked, and the right answers (for rewards and the oracle; no method looks at them)."""
+
+    inputs: Tensor  # [S, B, …]
+    targets: Tensor  # [S, B, …], the shape of the actions
+
+
+class Task(Protocol):
+    """What the engine asks of a task. Its dataclass fields are its settings in the config."""
+
+    batch: int
+    baseline: str
+    tokens: int
+    """Decisions per sample."""
+
+    def policy(self) -> Policy: ...
+
+    def draw(self, streams: Streams, step: int) -> Contexts: ...
+
+    def reward(self, contexts: Contexts, actions: Tensor) -> Tensor:
+        """[S, B]"""
+        ...
+
+    def evaluate(self, parameters: Parameters, streams: Streams, step: int) -> dict[str, Tensor]:
+        """Friction-free metrics of the learner's own policy, `error` among them. {name: [S]}"""
+        ...
+
+
+from kondo.tasks import bandit  # noqa: E402, F401  registers itself
