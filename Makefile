@@ -1,0 +1,53 @@
+# Each target does its own set-up: a fresh clone needs nothing but python3 (≥ 3.10) and make.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV ?= .venv
+SCALE ?= laptop
+FIGURES ?=
+OVERRIDES ?=
+RUNS ?= runs
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup reproduce figures report test peer-test lint format clean
+
+help: ## show this help
+	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder]"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: $(READY) ## virtual environment with everything installed (all targets do this themselves)
+
+# torch comes first and pinned, so that nothing else pulls in another build of it.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+reproduce: $(READY) ## train what the figures need, draw them, judge the claims; resumable
+	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) runs=$(RUNS) $(OVERRIDES)
+
+figures: $(READY) ## redraw figures from logs alone
+	$(BIN)/python -m analysis.draw $(FIGURES) --runs $(RUNS) --scale $(SCALE)
+
+report: $(READY) ## judge the claims from logs alone
+	$(BIN)/python -m analysis.report --runs $(RUNS) --scale $(SCALE)
+
+test: $(READY) ## the whole test suite
+	$(BIN)/python -m pytest -q
+
+peer-test: $(READY) ## run the tests that kondo-gate 0.1.0 published against kondo
+	$(BIN)/python -m tests.peer
+
+lint: $(READY) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY) ## let ruff tidy the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what can be remade quickly; logs in runs/ stay
+	rm -rf figures report build *.egg-info .mypy_cache .ruff_cache .pytest_cache

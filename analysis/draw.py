@@ -1,0 +1,72 @@
+"""Draw figures from logs alone.
+
+    python -m analysis.draw                       # every figure that has runs
+    python -m analysis.draw bandit_pareto --scale smoke
+
+With a plan in the runs folder (`make reproduce` writes one per figure and scale) a figure shows the plan's cells;
+without one, every run that its module selects.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib as mpl
+
+mpl.use("Agg")
+
+from analysis import figures as package
+from analysis import style
+from analysis.load import load, read_plan
+
+
+def figures() -> dict[str, ModuleType]:
+    """Every figure: a module with select(frame) → the plotted data, and plot(data) → Figure."""
+    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return {name: importlib.import_module(f"analysis.figures.{name}") for name in names}
+
+
+def draw(figure: str, runs: Path, scale: str, out: Path) -> list[Path]:
+    """figures/<name>.{png,pdf,svg,csv}; [] where there are no finished runs to draw."""
+    module = figures()[figure]
+    plan = read_plan(runs, scale, figure)
+    frame = load(runs, None if plan is None else plan.cells)
+    if frame.empty or not (frame["step"] == frame["steps"]).any():
+        return []
+    with mpl.rc_context(style.RC):
+        table = module.select(frame)
+        paths = style.save(module.plot(table), out / figure)
+    csv = out / f"{figure}.csv"
+    table.to_csv(csv, index=False, float_format="%.9g")
+    return [*paths, csv]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="analysis.draw", description="Draw figures from logs alone.")
+    parser.add_argument("figures", nargs="*", help=f"which (default all): {', '.join(figures())}")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
+    parser.add_argument("--scale", default="laptop", help="whose plan to draw: smoke, laptop or paper")
+    parser.add_argument("--out", type=Path, default=Path("figures"), help="where figures go")
+    asked = parser.parse_args(arguments)
+    unknown = set(asked.figures) - set(figures())
+    if unknown:
+        parser.error(f"no such figure: {', '.join(sorted(unknown))}; there are: {', '.join(figures())}")
+    missing = 0
+    for figure in asked.figures or figures():
+        paths = draw(figure, asked.runs, asked.scale, asked.out)
+        print(
+            f"{figure}: {paths[0]}"
+            if paths
+            else f"{figure}: no finished runs in {asked.runs}; make reproduce trains them"
+        )
+        missing += not paths
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

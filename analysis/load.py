@@ -1,0 +1,98 @@
+"""Run folders → one frame: a row per (run, evaluation, seed), the config in columns with dotted names.
+
+Reads files only: no torch, no Hydra, no W&B.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+
+Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells a figure asked for at some scale, as `reproduce` wrote them down before it trained any."""
+
+    figure: str
+    scale: str
+    command: str
+    cells: Mapping[str, str] = field(default_factory=dict)
+    """{cell key: the cell in a few words}"""
+    seeds: int = 0
+
+
+def plan_path(runs: Path, scale: str, figure: str) -> Path:
+    return runs / "plans" / scale / f"{figure}.json"
+
+
+def read_plan(runs: Path, scale: str, figure: str) -> Plan | None:
+    path = plan_path(runs, scale, figure)
+    return Plan(**json.loads(path.read_text())) if path.exists() else None
+
+
+def load(runs: Path, cells: Iterable[str] | None = None) -> pd.DataFrame:
+    """Every run below the folder, or those of the given cells. Columns of a seed that diverged are empty from there."""
+    wanted = None if cells is None else set(cells)
+    rows: list[dict[str, Any]] = []
+    for folder in sorted(runs.glob("*/*-s*-*")):
+        cell = folder.name.split("-s")[0]
+        if (wanted is None or cell in wanted) and (folder / "metrics.jsonl").exists():
+            config = yaml.load((folder / "config.yaml").read_text(), Loader=Loader)
+            status = read_json(folder / "status.json").get("status", "running")
+            about = {"cell": cell, "run": folder.name, "status": status, **flatten(config)}
+            rows += [about | row for row in read_log(folder / "metrics.jsonl")]
+    frame = pd.DataFrame(rows)
+    return frame.drop_duplicates(["cell", "seed", "step"]) if len(frame) else frame
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """The lines of a log that are whole."""
+    rows = []
+    for line in path.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError:  # torn by an interruption; the run will write it again
+            break
+    return rows
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+
+
+def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{gate: {rate: 0.03}} → {gate.rate: 0.03}; the friction's name is its own column, lists become text."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if prefix == "" and key == "friction":
+            flat["friction"] = "+".join(value) or "none"
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{name}.")
+        elif name != "seeds":
+            flat[name] = str(value) if isinstance(value, list) else value
+    return flat
+
+
+def where(frame: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows whose columns have these values; what a method has no setting for does not count against it."""
+    for column, value in values.items():
+        absent = column.startswith("gate.") & frame["gate.mode"].isna() if "gate.mode" in frame else True
+        frame = frame[(frame[column] == value) | absent] if column in frame else frame
+    return frame
+
+
+def final(frame: pd.DataFrame) -> pd.DataFrame:
+    """The last row of each (cell, seed) that was trained to its end."""
+    return frame[frame["step"] == frame["steps"]]

@@ -1,0 +1,93 @@
+"""How every figure looks: one colour per method everywhere, safe for colour-blind readers, files that never change
+unless the data does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+COLOURS = {
+    "pg": "#7a7a7a",
+    "is_pg": "#56b4e9",
+    "dg": "#0072b2",
+    "dgk": "#d55e00",
+    "ppo": "#009e73",
+    "pmpo": "#cc79a7",
+    "ce": "#000000",
+}
+NAMES = {"pg": "PG", "is_pg": "IS-PG", "dg": "DG", "dgk": "DG-K", "ppo": "PPO", "pmpo": "PMPO", "ce": "CE (oracle)"}
+FORMATS = ("png", "pdf", "svg")
+
+RC: Any = {
+    "figure.figsize": (6.4, 4.2),
+    "figure.constrained_layout.use": True,
+    "figure.dpi": 150,
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.6,
+    "lines.markersize": 5,
+    "legend.frameon": False,
+    "svg.hashsalt": "kondo",
+    "pdf.fonttype": 42,
+}
+
+
+def colour(method: str) -> str:
+    """A method's colour; one that is new here gets a purple of its own until it is given another."""
+    return COLOURS.get(method, "#6a3d9a")
+
+
+def name(method: str) -> str:
+    return NAMES.get(method, method)
+
+
+def percent(share: float) -> str:
+    """0.03 → 3%"""
+    return f"{100 * share:g}%"
+
+
+def gate_label(rate: float, price: float) -> str:
+    """ρ=3% or λ=0"""
+    return f"λ={price:g}" if rate != rate else f"ρ={percent(rate)}"
+
+
+def note(figure: Figure, points: pd.DataFrame, extra: str = "") -> None:
+    """The line under a figure that says what was measured: seeds, steps, what diverged (columns of the points)."""
+    fewest, most = points["seeds"].min(), points["seeds"].max()
+    lost = int(points["diverged"].sum())
+    words = [
+        f"n = {fewest if fewest == most else f'{fewest}–{most}'} seeds",
+        f"{points['step'].max():,} steps = {points['forward'].max():,.0f} forward passes",
+        "95% bootstrap intervals",
+        *([f"{lost} seeds diverged"] if lost else []),
+        *([extra] if extra else []),
+    ]
+    figure.supxlabel("; ".join(words), fontsize=7.5, color="#666666", x=0.01, ha="left")
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """PNG, PDF and SVG without a date or a random id in them: the same figure is the same file."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    nothing: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+        "svg": {"Date": None, "Creator": None},
+    }
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
+    with mpl.rc_context(RC):
+        for kind, path in zip(FORMATS, paths, strict=True):
+            figure.savefig(path, format=kind, metadata=nothing[kind])
+    plt.close(figure)
+    return paths

@@ -1,0 +1,196 @@
+"""From a command line or a figure's name to jobs that are known to be valid: the only place that composes configs."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra import compose, initialize_config_dir
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from kondo.cell import Cell, gated, parse
+from kondo.frictions import FRICTIONS
+from kondo.objectives import METHODS, settings
+from kondo.runs import Block, blocks
+from kondo.schema import ConfigError, build, knob, nearest
+
+ROOT = Path(__file__).parent.parent
+CONF = ROOT / "conf"
+SCIENCE = ("task", "method", "friction", "actor", "optimizer", "steps", "evals")
+"""The keys of the config that say what a run is; the gate joins them where the method has one."""
+
+
+@dataclass(frozen=True)
+class WandbSettings:
+    mode: str = knob("offline", choices=("offline", "online", "disabled"))
+    project: str = "kondo"
+    group: str = "ad hoc"
+    dir: str = "runs"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where and how a run is trained, and for how many seeds; no part of its identity."""
+
+    seeds: int = knob(1, low=1)
+    block: int = knob(10, low=1)
+    runs: str = "runs"
+    device: str = "cpu"
+    threads: int = knob(1, low=1)
+    checkpoint_seconds: float = knob(30.0, low=0)
+    scale: str = "laptop"
+    wandb: WandbSettings = WandbSettings()
+
+
+@dataclass(frozen=True)
+class Job:
+    cell: Cell
+    launch: Launch
+
+    def blocks(self) -> list[Block]:
+        return blocks(self.cell, self.launch.seeds, self.launch.block, Path(self.launch.runs))
+
+    def describe(self) -> str:
+        """The cell in a few words: bandit dgk ρ=0.03 staleness"""
+        plain = self.cell.plain()
+        words = [plain["task"]["name"], self.cell.method]
+        if self.cell.gate is not None:
+            words.append(f"λ={self.cell.gate.price:g}" if self.cell.gate.rate is None else f"ρ={self.cell.gate.rate:g}")
+        return " ".join(words + list(plain["friction"]))
+
+
+def load_extensions() -> None:
+    """Import every file in experiments/extensions and in the folders of $KONDO_EXTENSIONS, so that what they register
+    can be named in a config; methods and frictions without a config file get one from their defaults."""
+    extra = [Path(folder) for folder in os.environ.get("KONDO_EXTENSIONS", "").split(os.pathsep) if folder]
+    for folder in [Path(__file__).parent / "extensions", *extra]:
+        if not folder.is_dir():
+            raise ConfigError(f"KONDO_EXTENSIONS: {folder} is no folder")
+        for path in sorted(folder.glob("*.py")):
+            spec = importlib.util.spec_from_file_location(f"kondo_extension_{path.stem}", path)
+            assert spec is not None
+            assert spec.loader is not None
+            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    store = ConfigStore.instance()
+    for name, objective in METHODS.items():
+        if not (CONF / "method" / f"{name}.yaml").exists():
+            store.store(group="method", name=name, node={"name": name, **settings(objective)})
+    for name, cls in FRICTIONS.items():
+        if not (CONF / "friction" / f"{name}.yaml").exists():
+            store.store(group="friction", name=name, package="friction", node={name: dataclasses.asdict(cls())})
+
+
+def job(config: DictConfig, sweeping: bool) -> Job:
+    """A checked job from a composed config.
+
+    A gate for a method without one is an error; in a sweep it only means that the axis is not for that method.
+    """
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    plain.pop("budget", None)
+    plain.pop("experiment", None)
+    gate = plain.pop("gate", None)
+    cell = {key: plain.pop(key) for key in SCIENCE if key in plain}
+    name = cell["method"].get("name") if isinstance(cell.get("method"), dict) else None
+    if name in METHODS and not gated(name) and (sweeping or gate == _defaults("gate.yaml")["gate"]):
+        gate = None
+    launch = build(Launch, plain)
+    _check_device(launch.device)
+    return Job(parse({**cell, "gate": gate}), launch)
+
+
+def single(overrides: Sequence[str]) -> Job:
+    """The job of a command line without sweeps."""
+    with _hydra() as parser:
+        _check_names(parser.parse_overrides(list(overrides)))
+        return job(compose("config", list(overrides)), sweeping=False)
+
+
+def sweep(overrides: Sequence[str]) -> list[Job]:
+    """The jobs of a command line with -m, each cell once: a bad one is refused before any other is trained."""
+    with _hydra() as parser:
+        parsed = parser.parse_overrides(list(overrides))
+        _check_names(parsed)
+        plain = [o.input_line for o in parsed if not o.is_sweep_override() and o.input_line]
+        params = compose("config", plain, return_hydra_config=True).hydra.sweeper.params or {}
+        lines = [f"{key}={value}" for key, value in params.items()]
+        (cells,) = BasicSweeper.split_arguments(parser.parse_overrides(lines + list(overrides)), None)
+        jobs = [job(compose("config", cell), sweeping=True) for cell in cells]
+    return list({each.cell.key(): each for each in jobs}.values())
+
+
+@contextmanager
+def _hydra() -> Iterator[OverridesParser]:
+    """Hydra's composer over conf/; what it refuses becomes a ConfigError."""
+    load_extensions()
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            yield OverridesParser.create(config_loader=GlobalHydra.instance().config_loader())
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(str(error)) from error
+
+
+def _check_names(overrides: Sequence[Override]) -> None:
+    """Unknown choices and unknown keys, with the nearest that exists."""
+    loader = GlobalHydra.instance().config_loader()
+    groups = {group: loader.get_group_options(group) for group in loader.list_groups("") if group != "hydra"}
+    chosen = []
+    for override in overrides:
+        key = str(override.key_or_group)
+        if key in groups:
+            values = override.sweep_string_iterator() if override.is_sweep_override() else [str(override.value())]
+            for value in values:
+                if value not in groups[key] and not (key == "experiment" and value in ("None", "null")):
+                    raise ConfigError(f"{key}={value}: no such {key}; {nearest(value, groups[key])}")
+                chosen.append(f"{key}={value}")
+    # Each choice brings keys of its own: a key is known if any of the configs chosen has it.
+    known = [compose("config", [choice]) for choice in chosen] + [compose("config")]
+    for override in overrides:
+        key = str(override.key_or_group)
+        if key not in groups and not key.startswith("hydra."):
+            content = override.value()
+            for path in [f"{key}.{inner}" for inner in content] if isinstance(content, dict) else [key]:
+                _check_key(path, known, groups)
+
+
+def _check_key(key: str, known: Sequence[DictConfig], groups: dict[str, list[str]]) -> None:
+    parent, _, leaf = key.rpartition(".")
+    if parent and not any(OmegaConf.select(config, parent) is not None for config in known):
+        _check_key(parent, known, groups)
+    siblings: set[str] = set()
+    for config in known:
+        node: Any = OmegaConf.select(config, parent) if parent else config
+        if OmegaConf.is_dict(node):
+            siblings |= set(map(str, node))
+    if leaf not in siblings and leaf in groups.get(parent, ()):
+        raise ConfigError(f"{key}: there only with {parent}={leaf}; add that")
+    if leaf not in siblings:
+        close = {f"{parent}.{name}" if parent else name for name in siblings}
+        raise ConfigError(f"{key}: unknown key; {nearest(key, close)}")
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device={device!r}: not available here ({reason}); cpu always is") from None
+
+
+def _defaults(name: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(CONF / name))

@@ -1,0 +1,194 @@
+"""Figures and claims from real smoke logs alone."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import claims, draw, report, stats
+from analysis.load import final, load, read_plan
+from analysis.style import COLOURS, FORMATS, NAMES
+from experiments import reproduce
+from experiments.compose import ROOT
+from kondo.ledger import COUNTS, TIMED
+from kondo.objectives import METHODS
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """A smoke reproduction of everything, in a folder of its own."""
+    folder = tmp_path_factory.mktemp("smoke")
+    command = [sys.executable, "-m", "experiments.reproduce", "--scale", "smoke", f"runs={folder}/runs"]
+    command += ["wandb.mode=disabled"]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_reproduce_draws_every_figure_and_judges_every_claim(smoke):
+    folder, output = smoke
+    for name in draw.figures():
+        assert name in output
+        for kind in (*FORMATS, "csv"):
+            assert (folder / "figures" / f"{name}.{kind}").stat().st_size > 200
+    records = json.loads((folder / "report" / "claims.json").read_text())
+    assert {record["id"] for record in records} == set(claims.CLAIMS)
+    keys = {"id", "claim", "verdict", "measured", "interval", "paper", "seeds", "steps", "figure"}
+    for record in records:
+        assert keys <= set(record)
+        assert record["verdict"] in (claims.REPRODUCED, claims.PARTLY, claims.NOT, claims.TOO_FEW)
+
+
+def test_reproducing_again_trains_nothing(smoke):
+    folder, _ = smoke
+    logs = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/metrics.jsonl")}
+    command = [sys.executable, "-m", "experiments.reproduce", "--scale", "smoke", f"runs={folder}/runs"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env={"PYTHONPATH": str(ROOT)}, check=True
+    )
+    assert "0 to resume, 0 to train" in done.stdout
+    assert logs == {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/metrics.jsonl")}
+
+
+def digests(folder):
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
+
+
+def test_redrawn_figures_are_byte_identical_and_need_no_torch(smoke, tmp_path):
+    folder, _ = smoke
+    code = (
+        "import sys; from analysis import draw, report;"
+        f"a = ['--runs', '{folder}/runs', '--scale', 'smoke'];"
+        f"draw.main([*a, '--out', '{tmp_path}/f']); report.main([*a, '--out', '{tmp_path}/r']);"
+        "sys.exit(any(m in sys.modules for m in ('torch', 'hydra', 'wandb', 'kondo')))"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
+    assert digests(tmp_path / "f") == digests(folder / "figures")
+    assert digests(tmp_path / "r") == digests(folder / "report")
+
+
+def test_the_frame_has_the_ledger_s_columns_and_one_row_per_evaluation_and_seed(smoke):
+    folder, _ = smoke
+    frame = load(folder / "runs")
+    assert set(COUNTS) | set(TIMED) <= set(frame.columns)
+    assert not frame.duplicated(["cell", "seed", "step"]).any()
+    plan = read_plan(folder / "runs", "smoke", "bandit_pareto")
+    assert set(frame["cell"]) >= set(plan.cells)
+    assert final(frame).groupby("cell")["seed"].nunique().min() == plan.seeds
+
+
+def test_a_figure_draws_without_the_runs_that_are_missing_or_torn(smoke, tmp_path):
+    folder, _ = smoke
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    logs = sorted(tmp_path.glob("runs/bandit/*/metrics.jsonl"))
+    logs[0].unlink()
+    logs[1].write_text(logs[1].read_text()[:-40])
+    assert draw.draw("bandit_pareto", tmp_path / "runs", "smoke", tmp_path / "figures")
+
+
+def test_drawing_from_nothing_says_what_to_do(tmp_path, capsys):
+    assert draw.main(["--runs", str(tmp_path), "--out", str(tmp_path)]) == 1
+    assert "make reproduce" in capsys.readouterr().out
+
+
+def test_an_unknown_figure_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        draw.main(["pareto_bandit"])
+    assert "bandit_pareto" in capsys.readouterr().err
+
+
+def test_every_method_has_a_colour_of_its_own_and_a_name():
+    assert set(METHODS) <= set(COLOURS)
+    assert len(set(COLOURS.values())) == len(COLOURS) == len(NAMES)
+
+
+def test_every_experiment_has_a_figure_and_a_plan():
+    assert set(reproduce.experiments()) == set(draw.figures())
+
+
+# Statistics
+
+
+def test_bootstrap_interval_covers_the_mean_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(300):
+        interval = stats.bootstrap(rng.normal(3, 1, size=30))
+        hits += interval.low <= 3 <= interval.high
+    assert 0.88 <= hits / 300 <= 0.98  # percentile bootstrap at n = 30 covers a little less than 95%
+
+
+def test_bootstrap_is_the_same_every_time_and_admits_ignorance_of_one_value():
+    values = [1.0, 2.0, 5.0]
+    assert stats.bootstrap(values) == stats.bootstrap(values)
+    one = stats.bootstrap([2.0])
+    assert (one.mean, one.low, one.high) == (2.0, -np.inf, np.inf)
+
+
+def test_paired_interval_uses_the_seeds_both_have():
+    ours, theirs = pd.Series({0: 1.0, 1: 2.0, 2: 9.0}), pd.Series({0: 0.5, 1: 1.5, 3: 4.0})
+    interval = stats.paired(ours, theirs)
+    assert (interval.mean, interval.low, interval.high) == (0.5, 0.5, 0.5)
+
+
+def test_pareto_front_is_what_no_point_beats_in_both():
+    cost, loss = [1, 2, 3, 3, 4, 1], [5, 3, 4, 2, 2, 6]
+    expected = [not any((c <= c0 and e <= e0) and (c < c0 or e < e0) for c, e in zip(cost, loss, strict=True))
+                for c0, e0 in zip(cost, loss, strict=True)]  # fmt: skip
+    assert stats.pareto_front(cost, loss).tolist() == expected
+
+
+# Claims
+
+
+def bandit_frame(errors: dict, seeds: int = 10, spread: float = 0.01) -> pd.DataFrame:
+    """Final rows of runs with given (method, rate) → (mean error, backward passes)."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for (method, rate), (error, backward) in errors.items():
+        for seed in range(seeds):
+            rows.append(
+                {
+                    "seed": seed,
+                    "step": 100,
+                    "steps": 100,
+                    "method.name": method,
+                    "gate.rate": rate,
+                    "gate.price": np.nan,
+                    "error": error + spread * rng.normal(),
+                    "backward": backward,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("gate", "verdict"),
+    [
+        ((0.1, 50), claims.REPRODUCED),  # better and cheaper than both
+        ((0.3, 50), claims.PARTLY),  # better than PG, worse than DG
+        ((0.5, 50), claims.NOT),
+        ((0.1, 100), claims.NOT),  # better, but no cheaper
+        ((0.199, 50), claims.PARTLY),  # a difference to DG that noise explains
+    ],
+)
+def test_domination_needs_lower_error_beyond_noise_and_fewer_backward_passes(gate, verdict):
+    frame = bandit_frame({("pg", np.nan): (0.4, 100), ("dg", np.nan): (0.2, 100), ("dgk", 0.1): gate})
+    assert claims.gate_dominates(frame).verdict == verdict
+
+
+def test_few_seeds_or_missing_references_are_not_judged():
+    cells = {("pg", np.nan): (0.4, 100), ("dg", np.nan): (0.2, 100), ("dgk", 0.1): (0.1, 50)}
+    assert claims.gate_dominates(bandit_frame(cells, seeds=2)).verdict == claims.TOO_FEW
+    cells.pop(("pg", np.nan))
+    assert claims.gate_dominates(bandit_frame(cells)).verdict == claims.TOO_FEW
+
+
+def test_claims_without_runs_say_so(tmp_path):
+    assert {record["verdict"] for record in report.judge(tmp_path, "laptop")} == {claims.TOO_FEW}

@@ -1,0 +1,165 @@
+"""Every config composes; every mistake is refused with a message that helps, before any training."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from experiments.compose import CONF, ROOT, single, sweep
+from kondo.frictions import FRICTIONS
+from kondo.objectives import METHODS, settings
+from kondo.schema import ConfigError
+from kondo.tasks import TASKS
+
+CHOICES = sorted(
+    f"{path.parent.name}={path.stem}" for path in CONF.glob("*/*.yaml") if path.parent.name != "experiment"
+)
+EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_every_choice_composes_to_a_valid_job(choice):
+    job = single([choice])
+    assert job.blocks()
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_expands_to_valid_jobs_at_every_scale(name, scale):
+    jobs = sweep([f"experiment={name}", f"scale={scale}"])
+    assert len({job.cell.key() for job in jobs}) == len(jobs) > 1
+    assert {job.launch.scale for job in jobs} == {scale}
+    assert (ROOT / "analysis" / "figures" / f"{name}.py").exists()
+
+
+def test_every_method_friction_and_task_has_a_config_with_the_code_s_defaults():
+    for name, objective in METHODS.items():
+        assert single([f"method={name}"]).cell.options == settings(objective)
+    for name, cls in FRICTIONS.items():
+        assert single([f"friction={name}"]).cell.frictions == (cls(),)
+    assert {path.stem for path in (CONF / "task").glob("*.yaml")} == set(TASKS)
+
+
+def test_every_key_in_conf_has_a_comment():
+    for path in CONF.glob("method/*.yaml"):
+        assert all("#" in line for line in path.read_text().splitlines()), path
+    for line in (CONF / "gate.yaml").read_text().splitlines():
+        assert "#" in line or line == "gate:"
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        ("gate.rate=1.5", ["gate.rate=1.5", "(0, 1]"]),
+        ("gate.rate=0", ["gate.rate=0.0", "(0, 1]"]),
+        ("gate.rat=0.1", ["gate.rat", "unknown key", "did you mean 'gate.rate'"]),
+        ("gate={rat:0.1}", ["gate.rat", "did you mean 'gate.rate'"]),
+        ("gate.rate=0.1 gate.price=0", ["gate.rate=0.1", "gate.price=0", "exclude each other"]),
+        ("gate.mode=herd", ["gate.mode='herd'", "bernoulli, hard, soft", "did you mean 'hard'"]),
+        ("gate.warmup=5", ["gate.warmup=5", "gate.history"]),
+        ("gate.price=0 gate.history=5", ["gate.history=5", "gate.price is fixed"]),
+        ("gate.unit=token", ["gate.unit='token'", "one decision per sample"]),
+        ("method=dgg", ["method=dgg", "ce, dg, dgk", "did you mean 'dg'"]),
+        ("method.name=joy", ["method.name='joy'", "allowed"]),
+        ("method=dg method.temprature=2", ["method.temprature", "did you mean 'method.temperature'"]),
+        ("method=dg method.temperature=warm", ["method.temperature='warm'", "expected float"]),
+        ("method=pg gate.rate=0.1", ["'pg' has no gate", "dgk"]),
+        ("method=ppo actor.report_probabilities=false", ["'ppo' needs", "behaviour probabilities"]),
+        ("friction.staleness.delay=3", ["friction=staleness"]),
+        ("friction=stale", ["friction=stale", "did you mean 'staleness'"]),
+        ("friction=staleness friction.staleness.delay=-1", ["friction.staleness.delay=-1", "[0, inf)"]),
+        ("task.arms=1", ["task.arms=1", "[2, inf)"]),
+        ("task.arms=many", ["task.arms='many'", "expected int", "got str"]),
+        ("task.hidden=[8,0]", ["task.hidden", "out of range"]),
+        ("task.baseline=confidense", ["did you mean 'confidence'"]),
+        ("optimizer.lr=0", ["optimizer.lr=0.0", "(0, inf)"]),
+        ("steps=0", ["steps=0", "[1, inf)"]),
+        ("seeds=0", ["seeds=0", "[1, inf)"]),
+        ("device=toaster", ["device='toaster'", "cpu always is"]),
+        ("wandb.mode=on", ["wandb.mode", "did you mean 'online'"]),
+        ("+joy=1", ["joy", "unknown key"]),
+        ("scale=huge", ["scale=huge", "laptop, paper, smoke"]),
+    ],
+)
+def test_mistakes_name_the_key_the_value_and_what_would_do(words, parts):
+    with pytest.raises(ConfigError) as caught:
+        single(words.split())
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_neither_rate_nor_price_means_three_percent():
+    assert single(["method=dgk"]).cell.gate.rate == 0.03
+
+
+def test_a_sweep_trains_a_method_without_a_gate_once_and_not_once_per_gate():
+    jobs = sweep(["method=pg,dg,dgk", "gate.rate=0.01,0.03,0.1", "friction=none,staleness"])
+    assert sorted(job.describe() for job in jobs if job.cell.method == "pg") == ["bandit pg", "bandit pg staleness"]
+    assert sum(job.cell.method == "dgk" for job in jobs) == 6
+
+
+def test_a_sweep_is_refused_as_a_whole_before_any_of_it_is_trained(tmp_path):
+    command = [sys.executable, "-m", "experiments.run", "-m", f"runs={tmp_path}/runs", "gate.rate=0.1,0.5,7", "steps=2"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 1
+    assert "gate.rate=7.0: out of range" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def run(*words: str, **environment: str) -> str:
+    command = [sys.executable, "-m", "experiments.run", *words, "wandb.mode=disabled", "seeds=2", "steps=5"]
+    env = {**os.environ, **environment}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=env, check=True).stdout
+
+
+def test_the_command_line_trains_sweeps_and_skips(tmp_path):
+    first = run(f"runs={tmp_path}", "task=bandit", "method=dgk", "gate.price=0")
+    assert "bandit dgk λ=0, seeds 0–1: done" in first
+    again = run("-m", f"runs={tmp_path}", "method=pg,dgk", "gate.price=0,0.5")
+    assert again.count("complete, skipped") == 2  # the run above, and pg's second turn
+    assert again.count("done") == 2
+    assert len(list(tmp_path.glob("bandit/*/status.json"))) == 3
+
+
+EXTENSION = '''
+from dataclasses import dataclass, replace
+from kondo.frictions import Friction, friction
+from kondo.gate import priority
+from kondo.objectives import method
+from kondo.schema import knob
+
+@method
+def cautious(log_prob, advantage, *, caution: float = 0.5):
+    """Σ U (1 − caution·1{U<0}) ∇log π"""
+    return -advantage * (1 - caution * (advantage < 0)) * log_prob
+
+@priority
+def negative(advantage, surprisal, noise, alpha):
+    return -advantage
+
+@friction
+@dataclass(frozen=True)
+class Inflation(Friction):
+    factor: float = knob(2.0, above=0)
+
+    def on_rewards(self, batch, streams, step):
+        return replace(batch, rewards=batch.rewards * self.factor)
+'''
+
+
+def test_one_small_file_adds_a_method_a_priority_and_a_friction(tmp_path):
+    (tmp_path / "mine.py").write_text(EXTENSION)
+    words = [f"runs={tmp_path}/runs", "-m", "friction=none,inflation"]
+    output = run(*words, "method=cautious", "method.caution=0.1,0.9", KONDO_EXTENSIONS=str(tmp_path))
+    assert output.count("done") == 4
+    assert "bandit cautious inflation" in output
+    assert "done" in run(*words, "gate.priority=negative", KONDO_EXTENSIONS=str(tmp_path))
+
+
+def test_importing_kondo_needs_neither_hydra_nor_wandb_nor_matplotlib_nor_yaml():
+    check = (
+        "import sys, kondo; print([m for m in ('hydra','omegaconf','wandb','matplotlib','pandas') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"

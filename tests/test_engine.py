@@ -1,0 +1,344 @@
+"""The engine: what is in the graph, what a seed feels of others, what frictions do, and what the ledger counts."""
+
+import dataclasses
+import itertools
+import math
+
+import pytest
+import torch
+
+from kondo.baselines import BASELINES
+from kondo.cell import gated
+from kondo.engine import Engine, eval_steps
+from kondo.frictions import FRICTIONS, ActorBugs, RareDiscovery, RewardCorruption, Staleness
+from kondo.learner import select
+from kondo.objectives import METHODS
+from kondo.policies import MLP, views
+from kondo.signals import taken
+from kondo.streams import Streams
+from kondo.tasks.bandit import Bandit
+from tests.conftest import cell, trained
+
+GATES = [
+    {"rate": 0.1},
+    {"rate": 1.0},
+    {"price": 0.0},
+    {"price": 0.1},
+    {"rate": 0.3, "mode": "bernoulli"},
+    {"price": 0.0, "mode": "soft"},
+    {"rate": 0.2, "priority": "uniform"},
+    {"rate": 0.2, "history": 50, "warmup": 30},
+]
+
+
+@pytest.mark.parametrize("gate", GATES)
+def test_gathered_gradients_equal_those_of_the_masked_full_batch(gate):
+    engine = trained(cell("dgk", gate), [0, 1, 2], steps=5)
+    learner = engine.learner
+    batch = engine.actor.act(engine.step)
+    remembered = learner.gate.history
+    learner.gated(batch, engine.step)
+
+    learner.gate.history = remembered
+    log_policy = learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions)
+    log_prob = taken(log_policy, batch.actions)
+    advantage = batch.rewards - log_policy.detach().exp().square().sum(-1)
+    draw = lambda name, shape: engine.streams.uniform(f"gate.{name}", engine.step, shape[1:])  # noqa: E731
+    weights = learner.gate.compute_gate(log_prob.detach(), advantage, pools=1, draw=draw).gate_weights
+    masked = -(weights * advantage * log_prob).mean(dim=1).sum()
+    expected = torch.autograd.grad(masked, list(learner.leaves.values()))
+    for ours, theirs in zip(learner.gradients, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-5)
+
+
+@pytest.mark.parametrize("gate", [{"rate": 0.1}, {"price": 0.0}])
+def test_a_skipped_row_is_absent_from_the_graph(gate, monkeypatch):
+    rows_in_backward = []
+    plain = MLP.log_policy
+
+    def hooked(self, parameters, inputs, actions=None):
+        output = plain(self, parameters, inputs, actions)
+        if output.requires_grad:
+            output.register_hook(lambda gradient: rows_in_backward.append(gradient.shape[0] * gradient.shape[1]))
+        return output
+
+    monkeypatch.setattr(MLP, "log_policy", hooked)
+    engine = trained(cell("dgk", gate), [0, 1, 2])
+    spent, padding = engine.ledger.counts["backward"], engine.ledger.timed["padding"]
+    assert sum(rows_in_backward) == spent.sum() + padding
+    assert spent.sum() < 0.7 * engine.ledger.counts["forward"].sum()
+    if "rate" in gate:
+        assert padding == 0
+        assert spent.tolist() == [0.1 * 20 * 30] * 3
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("friction", [{}, {"staleness": {"delay": 5, "delay_mode": "uniform"}, "actor_bugs": {}}])
+def test_stacked_seeds_train_like_each_alone_whichever_share_the_block(method, friction):
+    """To 1e-5 after 30 steps of Adam: batched matmuls of other sizes may round differently, by about 1e-7 a step."""
+    chosen = cell(method, {"price": 0.0} if gated(method) else None, friction=friction)
+    block, other = trained(chosen, [4, 0, 9]), trained(chosen, [9, 2])
+    for i, seed in enumerate((4, 0, 9)):
+        alone = trained(chosen, [seed])
+        torch.testing.assert_close(block.learner.flat[i], alone.learner.flat[0], atol=1e-5, rtol=0)
+        assert block.ledger.counts["backward"][i] == alone.ledger.counts["backward"][0]
+    torch.testing.assert_close(block.learner.flat[2], other.learner.flat[0], atol=1e-5, rtol=0)
+
+
+def test_a_seed_with_no_survivor_does_not_move_at_all():
+    chosen = cell("dgk", {"price": 0.0}, task={"arms": 60, "batch": 4, "contexts": 1})
+    engine = Engine(chosen, list(range(12)))
+    rested = 0
+    for _ in range(40):
+        before, spent = engine.learner.flat.clone(), engine.ledger.counts["backward"].clone()
+        steps = [float(engine.learner.steps.state[v].get("step", 0)) for v in engine.learner.moved]
+        engine.advance()
+        moved = (engine.learner.flat != before).any(dim=1)
+        assert torch.equal(moved, engine.ledger.counts["backward"] > spent)
+        after = [float(engine.learner.steps.state[v].get("step", 0)) for v in engine.learner.moved]
+        assert [b - a for a, b in zip(steps, after, strict=True)] == moved.double().tolist()
+        rested += int((~moved).sum())
+    assert 0 < rested < 12 * 40
+
+
+def test_rate_one_trains_exactly_like_policy_gradient():
+    torch.testing.assert_close(
+        trained(cell("dgk", {"rate": 1.0}), [0, 1]).learner.flat, trained(cell("pg"), [0, 1]).learner.flat
+    )
+
+
+def test_one_step_of_pg_on_a_table_is_the_gradient_written_out_by_hand():
+    """Σ U (1{a} − π) / B, moved by plain gradient descent."""
+    engine = Engine(
+        cell("pg", task={"hidden": [], "contexts": 2, "arms": 3}, optimizer={"name": "sgd", "lr": 0.5}), [0]
+    )
+    batch = engine.actor.act(0)
+    expected = torch.zeros(2, 3)
+    for context, action, reward in zip(batch.contexts.inputs[0], batch.actions[0], batch.rewards[0], strict=True):
+        score = torch.nn.functional.one_hot(action, 3) - torch.full((3,), 1 / 3)
+        expected[context.argmax()] += 0.5 * (reward - 1 / 3) * score / 20
+    engine.advance()
+    torch.testing.assert_close(engine.learner.leaves["weight_0"][0].detach(), expected)
+
+
+def test_select_gathers_kept_rows_in_order_and_pads_with_weight_zero():
+    weight = torch.tensor([[0.0, 1, 0, 1], [0, 0, 0.5, 0], [0, 0, 0, 0]])
+    chosen, kept = select(weight)
+    assert kept.tolist() == [2, 1, 0]
+    assert chosen.index[0].tolist() == [1, 3]
+    assert chosen.index[1, 0] == 2
+    assert chosen.weight.tolist() == [[1, 1], [0.5, 0], [0, 0]]
+    by_token, rows = select(torch.tensor([[[0.0, 0], [0, 1]], [[1, 1], [0, 0]]]))
+    assert rows.tolist() == [1, 1]
+    assert by_token.weight.tolist() == [[[0, 1]], [[1, 1]]]
+
+
+# Screening and cost
+
+
+def test_on_policy_the_sampler_screens_for_free_and_a_friction_makes_the_learner_pay():
+    clean = trained(cell("dgk", {"rate": 0.1}), [0])
+    assert clean.ledger.counts["screened"].tolist() == [0]
+    for friction in ({"staleness": {"delay": 2}}, {"actor_bugs": {"prob": 0.5}}):
+        paid = trained(cell("dgk", {"rate": 0.1}, friction=friction), [0])
+        assert paid.ledger.counts["screened"].tolist() == [20 * 30]
+
+
+def test_the_sampler_screen_equals_the_learner_screen():
+    engine = trained(cell("dgk", {"rate": 0.1}), [0, 1], steps=3)
+    batch = engine.actor.act(3)
+    own = engine.learner.policy.log_policy(engine.learner.leaves, batch.contexts.inputs, batch.actions)
+    torch.testing.assert_close(batch.log_policy, own.detach())
+
+
+def test_ledger_tells_nominal_from_counted_and_times_every_phase():
+    engine = trained(cell("dgk", {"rate": 0.17}), [0, 1])  # ⌊0.17 · 20⌋ = 3 rows, nominally 3.4
+    counts = engine.ledger.counts
+    assert counts["nominal"].tolist() == pytest.approx([0.17 * 20 * 30] * 2)
+    assert counts["backward"].tolist() == counts["backward_tokens"].tolist() == [3 * 30] * 2
+    assert counts["updates"].tolist() == [30, 30]
+    assert all(seconds > 0 for name, seconds in engine.ledger.timed.items() if name.startswith("seconds"))
+    rows = engine.evaluate()
+    assert rows[0]["seconds_rollout"] * 2 == pytest.approx(engine.ledger.timed["seconds_rollout"])
+
+
+def test_evaluations_are_log_spaced_and_include_both_ends():
+    assert eval_steps(1000, 3) == [0, 10, 100, 1000]
+    assert eval_steps(5, 20) == [0, 1, 2, 3, 4, 5]
+    assert eval_steps(1, 1) == [0, 1]
+
+
+def test_bandit_error_is_the_probability_of_wrong_arms():
+    engine = trained(cell("dg", task={"hidden": [], "contexts": 3}), [0, 1])
+    rows = engine.evaluate()
+    for seed, row in enumerate(rows):
+        logits = engine.learner.leaves["weight_0"][seed] + engine.learner.leaves["bias_0"][seed]
+        policy = logits.detach().softmax(-1)
+        right = [policy[c, (c + 1) % 5].item() for c in range(3)]
+        assert row["error"] == pytest.approx(1 - sum(right) / 3, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_baselines_against_their_formulas(name):
+    policy = torch.tensor([[[0.5, 0.3, 0.2], [0.1, 0.1, 0.8]]])
+    rewards, targets = torch.tensor([[1.0, 0.0]]), torch.tensor([[0, 1]])
+    expected = {"confidence": [0.38, 0.66], "zero": [0.0, 0.0], "half": [0.5, 0.5], "oracle": [0.5, 0.1]}
+    torch.testing.assert_close(BASELINES[name](policy.log(), rewards, targets), torch.tensor([expected[name]]))
+
+
+# Frictions
+
+
+def batches(friction, task=None, steps=200):
+    """Batches of an actor under a friction whose learner never moves."""
+    engine = Engine(cell("pg", friction={}, task={"batch": 100, **(task or {})}), [0, 1])
+    bandit = friction.on_task(engine.task)
+    engine.actor.frictions, engine.actor.task = [friction], bandit
+    return [engine.actor.act(step) for step in range(steps)]
+
+
+def within(share: float, expected: float, n: int) -> bool:
+    return abs(share - expected) < 4 * math.sqrt(expected * (1 - expected) / n)
+
+
+def test_bugs_replace_actions_by_junk_at_their_rate_and_report_certainty():
+    n = 200 * 200
+    # Of 50 arms a healthy actor pulls arm 0 in 1 of 50, at probability far from 1.
+    seen = batches(ActorBugs(prob=0.3), {"arms": 50, "hidden": []})
+    sure = torch.cat([batch.actor_log_prob == 0 for batch in seen])
+    actions = torch.cat([batch.actions for batch in seen])
+    assert within(sure.float().mean().item(), 0.3, n)
+    assert (actions[sure] == 0).all()
+    assert within((actions[~sure] == 0).float().mean().item(), 0.02, int((~sure).sum()))
+
+
+def test_junk_earns_what_it_deserves_less_the_penalty():
+    # Five arms, contexts 0..4: arm 0 is right in context 4 alone.
+    for penalty in (0.0, 0.7):
+        seen = batches(ActorBugs(prob=0.5, penalty=penalty), {"contexts": 5})
+        junk = torch.cat([batch.actor_log_prob == 0 for batch in seen])
+        rewards = torch.cat([batch.rewards for batch in seen])
+        deserved = torch.cat([(batch.contexts.targets == 0).float() for batch in seen])
+        torch.testing.assert_close(rewards[junk], deserved[junk] - penalty)
+
+
+def test_coin_corruption_replaces_rewards_at_its_rate():
+    seen = batches(RewardCorruption(prob=0.4), {"arms": 2, "contexts": 1})
+    rewards = torch.cat([batch.rewards for batch in seen])
+    earned = torch.cat([(batch.actions == batch.contexts.targets).float() for batch in seen])
+    assert within((rewards != earned).float().mean().item(), 0.2, rewards.numel())  # half of the coins agree
+    assert set(rewards.unique().tolist()) == {0.0, 1.0}
+
+
+def test_gaussian_corruption_adds_noise_of_its_size():
+    seen = batches(RewardCorruption(mode="gaussian", prob=0.5, std=2.0))
+    noise = torch.cat([batch.rewards - (batch.actions == batch.contexts.targets).float() for batch in seen])
+    hit = noise != 0
+    assert within(hit.float().mean().item(), 0.5, noise.numel())
+    assert abs(noise[hit].std().item() - 2) < 4 * 2 / math.sqrt(2 * int(hit.sum()))
+
+
+def test_rare_discovery_adds_arms_and_stumbles_at_its_rate():
+    seen = batches(RareDiscovery(arms=400, prob=0.25), {"hidden": []})
+    assert isinstance(RareDiscovery(arms=400).on_task(Bandit()), Bandit)
+    assert RareDiscovery(arms=400).on_task(Bandit()).arms == 400
+    right = torch.cat([batch.actions == batch.contexts.targets for batch in seen]).float()
+    assert within(right.mean().item(), 0.25 + 0.75 / 5, right.numel())  # the policy itself still has five arms here
+
+
+def test_fixed_staleness_acts_with_the_parameters_of_d_steps_ago():
+    chosen = cell("pg", friction={"staleness": {"delay": 3}})
+    engine = Engine(chosen, [0, 1])
+    past = []
+    for step in range(10):
+        past.append(engine.learner.flat.clone())
+        used = engine.actor._parameters(step)
+        assert torch.equal(used, past[max(0, step - 3)])
+        engine.advance()
+        assert not torch.equal(engine.learner.flat, past[-1])
+
+
+def test_uniform_staleness_draws_every_age_for_each_seed_apart():
+    friction, streams = Staleness(delay=3, delay_mode="uniform"), Streams([0, 1])
+    ages = torch.stack([friction.age(streams, step) for step in range(4000)])  # [4000, S]
+    for seed in range(2):
+        share = ages[:, seed].bincount(minlength=4) / 4000
+        assert all(within(value, 0.25, 4000) for value in share.tolist())
+    assert (ages[:, 0] != ages[:, 1]).float().mean() > 0.6
+    engine = Engine(cell("pg", friction={"staleness": {"delay": 3, "delay_mode": "uniform"}}), [0, 1])
+    past = []
+    for step in range(12):
+        past.append(engine.learner.flat.clone())
+        used, age = engine.actor._parameters(step), friction.age(engine.streams, step).clamp(max=step)
+        for seed in range(2):
+            assert torch.equal(used[seed], past[step - age[seed]][seed])
+        engine.advance()
+
+
+def test_every_friction_is_covered_and_learning_survives_all_of_them_at_once():
+    assert set(FRICTIONS) == {"rare_discovery", "staleness", "actor_bugs", "reward_corruption"}
+    everything = {"staleness": {"delay": 5}, "actor_bugs": {}, "reward_corruption": {}, "rare_discovery": {"arms": 8}}
+    engine = trained(cell("dg", friction=everything, steps=600), [0, 1])
+    assert all(row["error"] < 0.5 for row in engine.evaluate())
+
+
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_every_method_learns_the_bandit(method):
+    rows = trained(cell(method, {"rate": 0.3} if gated(method) else None, steps=500), [0, 1]).evaluate()
+    assert all(row["error"] < 0.4 for row in rows), rows  # chance: 0.8
+
+
+# Divergence
+
+
+def test_a_diverged_seed_is_recorded_frozen_and_leaves_the_others_alone():
+    chosen = cell("pg")
+    engine, healthy = Engine(chosen, [0, 1]), trained(chosen, [1])
+    for step in range(chosen.steps):
+        if step == 7:
+            views(engine.learner.flat, engine.learner.policy.shapes())["bias_1"][0, 0, 0] = math.nan
+        engine.advance()
+    assert engine.diverged() == {0: 7}
+    sick, well = engine.evaluate()
+    assert sick["error"] is None
+    assert sick["diverged"] == 7
+    assert well["error"] == pytest.approx(healthy.evaluate()[0]["error"], abs=1e-6)
+
+
+def test_nan_parameters_count_as_divergence_for_gated_methods_too():
+    engine = Engine(cell("dgk", {"price": 0.0}), [0])
+    engine.learner.flat.fill_(math.nan)
+    engine.advance()
+    assert engine.diverged() == {0: 0}
+
+
+def test_nan_rewards_are_skipped_by_the_gate_and_training_goes_on():
+    engine = Engine(cell("dgk", {"rate": 0.5}), [0])
+    for step in range(10):
+        batch = engine.actor.act(step)
+        rewards = batch.rewards.clone()
+        rewards[:, ::2] = math.nan
+        engine.learner.update(dataclasses.replace(batch, rewards=rewards), step)
+    assert engine.diverged() == {}
+    assert engine.learner.flat.isfinite().all()
+    assert engine.ledger.counts["updates"].tolist() == [10]
+
+
+# State
+
+
+@pytest.mark.parametrize(("method", "optimizer"), itertools.product(["dg", "dgk"], ["adam", "sgd"]))
+def test_state_saved_and_loaded_goes_on_bit_for_bit(method, optimizer):
+    gate = {"rate": 0.2, "history": 60, "mode": "bernoulli"} if method == "dgk" else None
+    friction = {"staleness": {"delay": 7, "delay_mode": "uniform"}, "reward_corruption": {}}
+    chosen = cell(method, gate, friction=friction, optimizer={"name": optimizer, "lr": 0.01})
+    straight, first, second = Engine(chosen, [0, 1]), Engine(chosen, [0, 1]), Engine(chosen, [0, 1])
+    for step in range(25):
+        straight.advance()
+        if step < 11:
+            first.advance()
+    second.load(first.state())
+    while second.step < 25:
+        second.advance()
+    assert torch.equal(straight.learner.flat, second.learner.flat)
+    assert all(torch.equal(straight.ledger.counts[name], second.ledger.counts[name]) for name in straight.ledger.counts)

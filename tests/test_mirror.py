@@ -1,0 +1,104 @@
+"""W&B mirrors the log without an account or a network, and training does not care how it fares."""
+
+import json
+import sys
+import types
+
+import pytest
+
+from experiments.compose import single
+from experiments.mirror import summary
+from experiments.run import train_block
+
+WORDS = ["method=dgk", "gate.price=0", "steps=20", "seeds=2", "evals=4", "scale=smoke"]
+
+
+def train(tmp_path, *words):
+    job = single([*WORDS, f"runs={tmp_path}/runs", f"wandb.dir={tmp_path}/mirror", *words])
+    (block,) = job.blocks()
+    status = train_block(job, block, lambda step, rows: None)
+    return status, block.folder(tmp_path / "runs")
+
+
+def test_offline_mirror_works_without_an_account(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    status, folder = train(tmp_path)
+    assert status == "done"
+    (written,) = (tmp_path / "mirror" / "wandb").glob("offline-run-*/*.wandb")
+    assert folder.name in written.name
+    assert written.stat().st_size > 500
+
+
+def test_disabled_mirror_writes_nothing(tmp_path):
+    status, _ = train(tmp_path, "wandb.mode=disabled")
+    assert status == "done"
+    assert not (tmp_path / "mirror").exists()
+
+
+class FakeRun:
+    def __init__(self, fail_at: int | None = None):
+        self.logged, self.metrics, self.finished, self.fail_at = [], {}, None, fail_at
+
+    def define_metric(self, name, **options):
+        self.metrics[name] = options
+
+    def log(self, values):
+        if len(self.logged) == self.fail_at:
+            raise ConnectionError("gone")
+        self.logged.append(values)
+
+    def finish(self, exit_code):
+        self.finished = exit_code
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    run = FakeRun()
+    asked = {}
+
+    def init(**options):
+        asked.update(options)
+        return run
+
+    module = types.SimpleNamespace(init=init, Settings=lambda **options: options)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    return run, asked
+
+
+def test_mirror_says_what_the_run_is_and_logs_every_evaluation(tmp_path, fake):
+    run, asked = fake
+    _, folder = train(tmp_path, "wandb.group=bandit_pareto", "friction=staleness")
+    assert asked["id"] == folder.name
+    assert (asked["group"], asked["job_type"]) == ("bandit_pareto", "dgk")
+    assert asked["tags"] == ["bandit", "staleness", "smoke"]
+    assert asked["config"]["gate"]["price"] == 0.0
+    assert {"step", "forward", "backward"} <= set(run.metrics)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [values["step"] for values in run.logged] == sorted({row["step"] for row in rows})
+    assert run.logged[-1]["error"] == pytest.approx((rows[-1]["error"] + rows[-2]["error"]) / 2)
+    assert run.logged[-1]["error/seed1"] == rows[-1]["error"]
+    assert run.finished == 0
+
+
+def test_a_mirror_that_fails_mid_run_does_not_stop_training(tmp_path, fake, capsys):
+    run, _ = fake
+    run.fail_at = 2
+    status, folder = train(tmp_path)
+    assert status == "done"
+    assert len(run.logged) == 2
+    assert "training goes on without it" in capsys.readouterr().err
+    assert (folder / "metrics.jsonl").read_text().count("\n") >= 10
+
+
+def test_wandb_missing_does_not_stop_training(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert train(tmp_path)[0] == "done"
+    assert "training goes on without it" in capsys.readouterr().err
+
+
+def test_summary_leaves_out_what_a_diverged_seed_does_not_have():
+    rows = [
+        {"step": 4, "seed": 0, "error": 0.5, "backward": 10},
+        {"step": 4, "seed": 1, "error": None, "backward": 20, "diverged": 2},
+    ]
+    assert summary(rows) == {"step": 4, "error": 0.5, "backward": 15, "error/seed0": 0.5}

@@ -1,0 +1,229 @@
+"""Run folders: identity, blocks of seeds, and what survives what."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from kondo import runs
+from kondo.cell import parse
+from kondo.engine import Engine
+from kondo.ledger import TIMED
+from kondo.runs import Block, RunBusy, blocks, read_status, train
+from kondo.schema import ConfigError
+from tests.conftest import cell
+
+BLOCK = Block(
+    cell("dgk", {"rate": 0.2, "history": 60}, friction={"staleness": {"delay": 9}}, steps=200, evals=30), (0, 1)
+)
+
+
+def log_of(folder: Path) -> list[dict]:
+    """The log less its timing columns, which are the machine's."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in row.items() if name not in TIMED} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    root = tmp_path_factory.mktemp("undisturbed")
+    assert train(BLOCK, root) == "done"
+    return log_of(BLOCK.folder(root))
+
+
+def test_a_finished_run_has_a_full_log_a_status_with_provenance_and_no_checkpoint(tmp_path, undisturbed):
+    train(BLOCK, tmp_path, checkpoint_seconds=0)
+    folder = BLOCK.folder(tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == [".lock", "config.yaml", "metrics.jsonl", "status.json"]
+    status = read_status(folder)
+    assert status["status"] == "done"
+    assert {"commit", "versions", "machine", "started", "ended"} <= set(status)
+    rows = log_of(folder)
+    assert rows == undisturbed
+    assert [row["seed"] for row in rows[:4]] == [0, 1, 0, 1]
+    assert rows[-1]["step"] == 200
+
+
+def test_the_saved_config_parses_back_to_the_same_cell(tmp_path):
+    train(BLOCK, tmp_path)
+    saved = yaml.safe_load((BLOCK.folder(tmp_path) / "config.yaml").read_text())
+    assert saved.pop("seeds") == [0, 1]
+    assert parse(saved).key() == BLOCK.cell.key()
+
+
+def test_identity_changes_with_every_scientific_setting_and_with_the_seeds_alone():
+    base = cell("dgk", {"rate": 0.1})
+    others = [
+        cell("dgk", {"rate": 0.2}),
+        cell("dgk", {"price": 0.1}),
+        cell("dg"),
+        cell(("dg", {"temperature": 0.5})),
+        cell("dgk", {"rate": 0.1}, steps=31),
+        cell("dgk", {"rate": 0.1}, task={"arms": 6}),
+        cell("dgk", {"rate": 0.1}, friction={"staleness": {"delay": 1}}),
+        cell("dgk", {"rate": 0.1}, optimizer={"name": "adam", "lr": 0.02}),
+    ]
+    assert len({each.key() for each in [base, *others]}) == 9
+    assert cell("dgk", {"rate": 0.1}).key() == base.key()
+    assert Block(base, (0, 1)).folder(Path()) != Block(base, (0, 1, 2)).folder(Path())
+
+
+def test_a_complete_run_is_not_trained_again(tmp_path, monkeypatch):
+    train(BLOCK, tmp_path)
+    before = (BLOCK.folder(tmp_path) / "metrics.jsonl").read_bytes()
+    monkeypatch.setattr(Engine, "advance", lambda self: pytest.fail("trained again"))
+    assert train(BLOCK, tmp_path) == "done"
+    assert (BLOCK.folder(tmp_path) / "metrics.jsonl").read_bytes() == before
+
+
+def test_more_seeds_add_blocks_and_never_repeat_one(tmp_path):
+    chosen = cell("pg", steps=2)
+    seeds = lambda n: [block.seeds for block in blocks(chosen, n, 3, tmp_path)]  # noqa: E731
+    assert seeds(5) == [(0, 1, 2), (3, 4)]
+    for block in blocks(chosen, 5, 3, tmp_path):
+        train(block, tmp_path)
+    assert seeds(8) == [(0, 1, 2), (3, 4), (5, 6, 7)]
+    assert seeds(4) == [(0, 1, 2), (3, 4)]
+    train(Block(chosen, (6, 7)), tmp_path)
+    assert seeds(9) == [(0, 1, 2), (3, 4), (5,), (6, 7), (8,)]
+
+
+KILLED = """
+import sys, torch
+from pathlib import Path
+from kondo.runs import train
+from tests.test_runs import BLOCK
+torch.set_num_threads(1)
+print("ready", flush=True)
+train(BLOCK, Path(sys.argv[1]), checkpoint_seconds=0.02)
+"""
+
+
+def test_killed_at_random_and_resumed_the_log_is_the_undisturbed_one(tmp_path, undisturbed):
+    """kill −9 at random moments, as often as it takes; each life begins from the last checkpoint."""
+    rng, lives = random.Random(0), 0
+    while read_status(BLOCK.folder(tmp_path)).get("status") != "done":
+        lives += 1
+        command = [sys.executable, "-c", KILLED, str(tmp_path)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        if lives <= 3:
+            time.sleep(rng.uniform(0.05, 0.25))
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    assert lives > 1
+    assert log_of(BLOCK.folder(tmp_path)) == undisturbed
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupt_at(step: int):
+    def watch(now, rows):
+        if now == step:
+            raise Interrupted
+
+    return watch
+
+
+@pytest.mark.parametrize("damage", ["torn line", "torn checkpoint", "no checkpoint", "lost log"])
+def test_damaged_folders_recover_to_the_undisturbed_log(tmp_path, undisturbed, damage, capsys):
+    with pytest.raises(Interrupted):
+        train(BLOCK, tmp_path, checkpoint_seconds=0, watch=interrupt_at(150))
+    folder = BLOCK.folder(tmp_path)
+    checkpoint, log = folder / "checkpoint.pt", folder / "metrics.jsonl"
+    if damage == "torn line":
+        with log.open("a") as file:
+            file.write('{"step": 160, "se')
+    elif damage == "torn checkpoint":
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-500])
+    elif damage == "no checkpoint":
+        checkpoint.unlink()
+    else:
+        log.write_bytes(log.read_bytes()[:100])
+    assert train(BLOCK, tmp_path) == "done"
+    assert log_of(folder) == undisturbed
+    assert ("starting over" in capsys.readouterr().err) == (damage == "torn checkpoint")
+
+
+def test_a_failed_run_is_recorded_with_its_traceback_and_can_be_tried_again(tmp_path, undisturbed):
+    with pytest.raises(Interrupted):
+        train(BLOCK, tmp_path, watch=interrupt_at(50))
+    status = read_status(BLOCK.folder(tmp_path))
+    assert status["status"] == "failed"
+    assert "Interrupted" in status["traceback"]
+    assert train(BLOCK, tmp_path) == "done"
+    assert log_of(BLOCK.folder(tmp_path)) == undisturbed
+
+
+def test_a_diverged_run_is_recorded_with_its_step_and_is_complete(tmp_path, monkeypatch):
+    advance = Engine.advance
+
+    def poisoned(self):
+        if self.step == 12:
+            self.learner.flat[1] = torch.nan
+        advance(self)
+
+    monkeypatch.setattr(Engine, "advance", poisoned)
+    chosen = Block(cell("pg"), (0, 1))
+    assert train(chosen, tmp_path) == "diverged"
+    assert read_status(chosen.folder(tmp_path))["diverged"] == {"1": 12}
+    assert log_of(chosen.folder(tmp_path))[-1]["error"] is None
+    monkeypatch.setattr(Engine, "advance", lambda self: pytest.fail("trained again"))
+    assert train(chosen, tmp_path) == "diverged"
+
+
+def test_a_run_in_training_is_refused_to_a_second_process(tmp_path):
+    def second(step, rows):
+        if step == 3:
+            with pytest.raises(RunBusy, match="another process"):
+                train(BLOCK, tmp_path)
+
+    assert train(BLOCK, tmp_path, watch=second) == "done"
+
+
+def test_a_folder_that_holds_another_config_is_refused(tmp_path):
+    folder = BLOCK.folder(tmp_path)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("steps: 3\n")
+    with pytest.raises(ConfigError, match="another config"):
+        train(BLOCK, tmp_path)
+
+
+def test_a_checkpoint_cannot_run_code(tmp_path, undisturbed):
+    class Bomb:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "exploded"),))
+
+    folder = BLOCK.folder(tmp_path)
+    folder.mkdir(parents=True)
+    torch.save({"engine": Bomb(), "log_bytes": 0}, folder / "checkpoint.pt")
+    assert train(BLOCK, tmp_path) == "done"
+    assert not (tmp_path / "exploded").exists()
+    assert log_of(folder) == undisturbed
+
+
+def test_a_half_written_file_never_takes_the_place_of_a_whole_one(tmp_path):
+    path = tmp_path / "status.json"
+    runs.write_atomically(path, "whole")
+
+    def torn():
+        with runs._replacing(path) as file:
+            file.write(b"ha")
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        torn()
+    assert path.read_text() == "whole"
+    assert list(tmp_path.iterdir()) == [path]
