@@ -8,7 +8,7 @@ import difflib
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -25,10 +25,13 @@ def knob(
     high: float | None = None,
     above: float | None = None,
     below: float | None = None,
-    choices: Iterable[str] | None = None,
+    choices: Collection[str] | None = None,
 ) -> Any:
-    """A dataclass field with its range: low ≤ value ≤ high, above < value < below, or one of the choices."""
-    limits = {"low": low, "high": high, "above": above, "below": below, "choices": tuple(choices) if choices else None}
+    """A dataclass field with its range: low ≤ value ≤ high, above < value < below, or one of the choices.
+
+    Choices may be a registry: what joins it later is allowed too.
+    """
+    limits = {"low": low, "high": high, "above": above, "below": below, "choices": choices}
     metadata = {"limits": limits}
     if isinstance(default, (list, dict)) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
