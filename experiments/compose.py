@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib.util
 import os
@@ -17,7 +18,7 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -129,8 +130,23 @@ def sweep(overrides: Sequence[str]) -> list[Job]:
         params = compose("config", plain, return_hydra_config=True).hydra.sweeper.params or {}
         lines = [f"{key}={value}" for key, value in params.items()]
         (cells,) = BasicSweeper.split_arguments(parser.parse_overrides(lines + list(overrides)), None)
-        jobs = [job(compose("config", cell), sweeping=True) for cell in cells]
+        bases: dict[tuple[str, ...], DictConfig] = {}
+        jobs = [job(_compose(parser.parse_overrides(cell), bases), sweeping=True) for cell in cells]
     return list({each.cell.key(): each for each in jobs}.values())
+
+
+def _compose(overrides: Sequence[Override], bases: dict[tuple[str, ...], DictConfig]) -> DictConfig:
+    """What Hydra would compose, which takes it a while, done once for each combination of choices in a sweep."""
+    loader = GlobalHydra.instance().config_loader()
+    groups = {group for group in loader.list_groups("") if group != "hydra"}
+    values = [o for o in overrides if o.type == OverrideType.CHANGE and o.key_or_group not in groups]
+    choices = tuple(o.input_line for o in overrides if o not in values and o.input_line)
+    if choices not in bases:
+        bases[choices] = compose("config", list(choices))
+    config = copy.deepcopy(bases[choices])
+    for override in values:
+        OmegaConf.update(config, str(override.key_or_group), override.value(), merge=True)
+    return config
 
 
 @contextmanager

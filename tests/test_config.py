@@ -163,3 +163,12 @@ def test_importing_kondo_needs_neither_hydra_nor_wandb_nor_matplotlib_nor_yaml()
         "import sys, kondo; print([m for m in ('hydra','omegaconf','wandb','matplotlib','pandas') if m in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_a_sweep_composes_each_job_as_a_single_run_would():
+    words = ["friction=staleness", "task.hidden=[4]", "friction.staleness.delay=7", "steps=9"]
+    swept = sweep([*words, "method=dg,dgk", "gate={rate:0.5},{price:1}"])
+    alone = [single([*words, "method=dg"])] + [
+        single([*words, "method=dgk", gate]) for gate in ("gate.rate=0.5", "gate.price=1")
+    ]
+    assert [job.cell.key() for job in swept] == [job.cell.key() for job in alone]
