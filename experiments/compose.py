@@ -31,7 +31,7 @@ from kondo.schema import ConfigError, build, knob, nearest
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
-SCIENCE = ("task", "method", "friction", "actor", "optimizer", "steps", "evals")
+SCIENCE = ("task", "method", "friction", "screen", "probe", "actor", "optimizer", "steps", "evals")
 """The keys of the config that say what a run is; the gate joins them where the method has one."""
 
 
@@ -50,6 +50,7 @@ class Launch:
     seeds: int = knob(1, low=1)
     block: int = knob(10, low=1)
     runs: str = "runs"
+    data: str = "data"
     device: str = "cpu"
     threads: int = knob(1, low=1)
     checkpoint_seconds: float = knob(30.0, low=0)

@@ -41,7 +41,7 @@ def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> 
             mirror.log(rows)
             watch(step, rows)
 
-        return train(block, runs, todo.launch.device, todo.launch.checkpoint_seconds, both)
+        return train(block, runs, todo.launch.device, todo.launch.data, todo.launch.checkpoint_seconds, both)
 
 
 def mean_error(rows: Rows) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kondo.frictions import Friction
-from kondo.policies import Parameters, Policy, views
+from kondo.policies import Parameters, Past, Policy, views
 from kondo.signals import taken
 from kondo.streams import Streams
 from kondo.tasks import Contexts, Task
@@ -23,7 +23,8 @@ class Batch:
     actions: Tensor  # [S, B, …]
     rewards: Tensor  # [S, B]
     actor_log_prob: Tensor  # [S, B, …]: log μ(a|h) as the actor reports it
-    log_policy: Tensor | None  # [S, B, …, K]: the sampler's own, while it is exactly the learner's at these actions
+    log_policy: Tensor | None  # [S, B, …, K]: the sampler's own, while it is exactly the learner's at these actions;
+    # with its graph where the actor sampled with the learner's leaves
     policy: Policy
     parameters: Parameters
 
@@ -46,22 +47,28 @@ class Actor:
     def __init__(self, task: Task, frictions: Sequence[Friction], streams: Streams, flat: Tensor) -> None:
         self.task, self.frictions, self.streams, self.flat = task, frictions, streams, flat
         self.policy = task.policy()
-        self.delay = sum(friction.longest_delay() for friction in frictions)
-        # Parameters of the last D + 1 steps, step t in slot t mod (D + 1). [D + 1, S, P]
-        self.past = flat.new_empty(self.delay + 1, *flat.shape) if self.delay else None
+        delay = sum(friction.longest_delay() for friction in frictions)
+        self.past = Past(flat, delay) if delay else None
+        self.leaves: Parameters | None = None
+        """The learner's, if its update can go through the sampler's own forward pass: on-policy, and with no gate."""
 
     @torch.no_grad()
     def act(self, step: int) -> Batch:
         task, streams = self.task, self.streams
-        parameters = views(self._parameters(step), self.policy.shapes())
         contexts = task.draw(streams, step)
-        actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
+        if self.leaves is None:
+            parameters = views(self.parameters(step), self.policy.shapes())
+            actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
+        else:
+            parameters = self.leaves
+            with torch.enable_grad():
+                actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
         batch = Batch(
             contexts=contexts,
             actions=actions,
             rewards=torch.empty(0),
             actor_log_prob=taken(log_policy, actions),
-            log_policy=None if self.delay else log_policy,
+            log_policy=None if self.past else log_policy,
             policy=self.policy,
             parameters=parameters,
         )
@@ -72,22 +79,17 @@ class Actor:
             batch = friction.on_rewards(batch, streams, step)
         return batch
 
-    def _parameters(self, step: int) -> Tensor:
-        """The parameters to act with, remembering the present ones. [S, P]"""
+    def parameters(self, step: int) -> Tensor:
+        """The parameters to act with, remembering the present ones where that may be needed. [S, P]"""
         if self.past is None:
             return self.flat
-        slots = self.delay + 1
-        self.past[step % slots] = self.flat
-        age = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0).clamp(max=step)
-        slot = (step - age) % slots  # [S]
-        if (slot == slot[0]).all():
-            return self.past[slot[0]]
-        return self.past[slot, torch.arange(len(slot), device=slot.device)]
+        age = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0)
+        return self.past.visit(step, self.flat, age)
 
     def state(self, step: int) -> dict[str, Tensor]:
         """What must be kept to go on after `step` steps."""
-        return {} if self.past is None else {"past": self.past[: min(step, self.delay + 1)]}
+        return {} if self.past is None else {"past": self.past.state(step)}
 
     def load(self, state: dict[str, Tensor]) -> None:
         if self.past is not None:
-            self.past[: len(state["past"])] = state["past"]
+            self.past.load(state["past"])

@@ -13,7 +13,9 @@ from kondo.frictions import FRICTIONS, Friction
 from kondo.gate import PRIORITIES, KondoGateConfig
 from kondo.learner import OptimizerSettings
 from kondo.objectives import METHODS, needs, settings
+from kondo.probes import ProbeSettings
 from kondo.schema import ConfigError, build, check_keys, check_range, coerce, knob, nearest
+from kondo.screens import ScreenSettings
 from kondo.tasks import TASKS, Task
 
 SCHEMA = 1
@@ -68,6 +70,8 @@ class Cell:
     """The method's own settings."""
     gate: GateSettings | None
     frictions: tuple[Friction, ...]
+    screen: ScreenSettings
+    probe: ProbeSettings
     actor: ActorSettings
     optimizer: OptimizerSettings
     steps: int
@@ -82,6 +86,8 @@ class Cell:
             "method": {"name": self.method, **self.options},
             "gate": None if self.gate is None else dataclasses.asdict(self.gate),
             "friction": named,
+            "screen": dataclasses.asdict(self.screen),
+            "probe": dataclasses.asdict(self.probe),
             "actor": dataclasses.asdict(self.actor),
             "optimizer": dataclasses.asdict(self.optimizer),
             "steps": self.steps,
@@ -96,7 +102,7 @@ class Cell:
 
 def parse(data: Any) -> Cell:
     """A cell from plain data, or a ConfigError that says what would do."""
-    top = ("schema", "task", "method", "gate", "friction", "actor", "optimizer", "steps", "evals")
+    top = ("schema", "task", "method", "gate", "friction", "screen", "probe", "actor", "optimizer", "steps", "evals")
     data = check_keys(data, top, "")
     if data.get("schema", SCHEMA) != SCHEMA:
         raise ConfigError(f"schema={data['schema']!r}: written by another version of the config; this one is {SCHEMA}")
@@ -124,11 +130,21 @@ def parse(data: Any) -> Cell:
             for name, cls in FRICTIONS.items()
             if name in frictions
         ),
+        screen=build(ScreenSettings, data.get("screen") or {}, "screen"),
+        probe=build(ProbeSettings, data.get("probe") or {}, "probe"),
         actor=build(ActorSettings, data.get("actor") or {}, "actor"),
         optimizer=build(OptimizerSettings, data.get("optimizer") or {}, "optimizer"),
         steps=steps,
         evals=evals,
     )
+    if cell.screen != ScreenSettings() and not (gated(method) or "delight" in needs(METHODS[method])):
+        raise ConfigError(f"screen: method {method!r} uses no delight, so it has nothing to screen")
+    if cell.screen.age and cell.screen.source != "snapshot":
+        raise ConfigError(f"screen.age={cell.screen.age}: only a snapshot has an age; screen.source=snapshot")
+    if cell.probe.name == "anatomy" and not gated(method):
+        raise ConfigError(f"probe.name='anatomy': method {method!r} has no gate to look into")
+    if cell.probe.name != "none" and not hasattr(type(task), "size"):
+        raise ConfigError(f"probe.name={cell.probe.name!r}: not for task {name!r}, which has no set of contexts")
     if "actor_log_prob" in needs(METHODS[method]) and not cell.actor.report_probabilities:
         without = [name for name, objective in METHODS.items() if "actor_log_prob" not in needs(objective)]
         raise ConfigError(

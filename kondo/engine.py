@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from kondo.gate import KondoGate
 from kondo.learner import Learner
 from kondo.ledger import Ledger
 from kondo.objectives import METHODS
+from kondo.probes import PROBES
+from kondo.screens import Screen
 from kondo.streams import Streams
 
 
@@ -24,12 +27,15 @@ def eval_steps(steps: int, evals: int) -> list[int]:
 class Engine:
     """State of a run between two steps. Every tensor has a leading seed axis; no seed feels which others are there."""
 
-    def __init__(self, cell: Cell, seeds: list[int], device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self, cell: Cell, seeds: list[int], device: torch.device | str = "cpu", data: Path | str = "data"
+    ) -> None:
         self.cell, self.seeds, self.step = cell, list(seeds), 0
         self.streams = Streams(self.seeds, device)
         self.task = cell.task
         for friction in cell.frictions:
             self.task = friction.on_task(self.task)
+        self.task.prepare(Path(data), device)
         policy = self.task.policy()
         flat = policy.init(self.streams)
         self.ledger = Ledger(len(self.seeds), device)
@@ -42,9 +48,12 @@ class Engine:
             baseline=self.task.baseline,
             optimizer=cell.optimizer,
             gate=None if cell.gate is None else KondoGate(cell.gate.config()),
+            screen=Screen(cell.screen, policy, flat, self.streams),
             streams=self.streams,
             ledger=self.ledger,
         )
+        if cell.gate is None and self.actor.past is None:
+            self.actor.leaves = self.learner.leaves
 
     def advance(self) -> None:
         """One step: the actor samples a batch, the learner learns from it."""
@@ -61,6 +70,7 @@ class Engine:
         if self.cell.gate is not None:
             metrics["price"] = self.learner.price
         columns = {name: column.tolist() for name, column in metrics.items()}
+        columns |= PROBES[self.cell.probe.name](self, self.cell.probe)
         costs = {name: column.tolist() for name, column in self.ledger.totals().items()}
         rows = []
         for i, (seed, diverged) in enumerate(zip(self.seeds, self.learner.diverged.tolist(), strict=True)):
@@ -79,7 +89,7 @@ class Engine:
         return {
             "step": self.step,
             "actor": self.actor.state(self.step),
-            "learner": self.learner.state(),
+            "learner": self.learner.state(self.step),
             "ledger": self.ledger.state(),
         }
 
@@ -90,8 +100,10 @@ class Engine:
         self.ledger.load(state["ledger"])
 
 
-def _number(value: float) -> float | int | None:
-    """Nine digits, which tell any two 32-bit floats apart; JSON has no infinity and no NaN."""
+def _number(value: Any) -> Any:
+    """Nine digits, which tell any two 32-bit floats apart; JSON has no infinity and no NaN. Lists are left alone."""
+    if isinstance(value, list):
+        return value
     if value != value or value in (float("inf"), float("-inf")):
         return None
     return int(value) if value == int(value) else float(f"{value:.9g}")

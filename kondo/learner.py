@@ -16,6 +16,7 @@ from kondo.ledger import Ledger
 from kondo.objectives import Objective, needs
 from kondo.policies import Policy, views
 from kondo.schema import knob
+from kondo.screens import Screen
 from kondo.signals import taken
 from kondo.streams import Streams
 
@@ -67,6 +68,7 @@ class Learner:
     baseline: str
     optimizer: OptimizerSettings
     gate: KondoGate | None
+    screen: Screen
     streams: Streams
     ledger: Ledger
     diverged: Tensor = field(init=False)
@@ -88,7 +90,7 @@ class Learner:
 
     def update(self, batch: Batch, step: int) -> None:
         """One update of every seed that has something to learn from."""
-        active, healthy = self.gated(batch, step) if self.gate else self.ungated(batch)
+        active, healthy = self.gated(batch, step) if self.gate else self.ungated(batch, step)
         broken = ~healthy & (self.diverged < 0)
         self.diverged[broken] = step
         active &= self.diverged < 0
@@ -100,15 +102,19 @@ class Learner:
             self.steps.step()
         self.ledger.add(updates=active)
 
-    def ungated(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Every row is in the graph: one forward pass serves the baseline and the gradient."""
+    def ungated(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+        """Every row is in the graph: one forward pass serves the baseline and the gradient, on-policy the sampler's."""
         with self.ledger.phase("backward"):
-            log_policy = self.policy.log_policy(self.leaves, batch.contexts.inputs, batch.actions)
+            log_policy = batch.log_policy
+            if log_policy is None or not log_policy.requires_grad:
+                log_policy = self.policy.log_policy(self.leaves, batch.contexts.inputs, batch.actions)
             log_prob = taken(log_policy, batch.actions)  # [S, B, …]
+            advantage = per_entry(self.advantage(batch, log_policy), log_prob)
             loss = self.losses(
                 log_prob=log_prob,
                 target_log_prob=taken(log_policy, batch.contexts.targets),
-                advantage=per_entry(self.advantage(batch, log_policy), log_prob),
+                advantage=advantage,
+                delight=self.delight(batch, log_prob, advantage, step) if "delight" in self.wants else advantage,
                 actor_log_prob=batch.actor_log_prob,
             )
             total = loss.flatten(1).mean(dim=1)  # [S]
@@ -128,9 +134,11 @@ class Learner:
                 self.ledger.add(screened=rows)
             log_prob = taken(log_policy, batch.actions)
             advantage = per_entry(self.advantage(batch, log_policy), log_prob)
+            delight = self.delight(batch, log_prob, advantage, step)
             decision = self.gate.compute_gate(
                 log_prob,
                 advantage,
+                delight,
                 pools=1,
                 draw=lambda name, shape: self.streams.uniform(f"gate.{name}", step, shape[1:]),
             )
@@ -155,6 +163,7 @@ class Learner:
                 log_prob=taken(survivors, actions),
                 target_log_prob=taken(survivors, chosen.rows(batch.contexts.targets)),
                 advantage=torch.where(chosen.weight != 0, chosen.rows(advantage), 0.0),  # NaN · 0 would be NaN
+                delight=chosen.rows(delight),
                 actor_log_prob=chosen.rows(batch.actor_log_prob),
                 weight=chosen.weight,
             )
@@ -166,6 +175,12 @@ class Learner:
         """U = R − b. [S, B]"""
         return batch.rewards - BASELINES[self.baseline](log_policy, batch.rewards, batch.contexts.targets)
 
+    def delight(self, batch: Batch, log_prob: Tensor, advantage: Tensor, step: int) -> Tensor:
+        """χ as the screen sees it. [S, B, …]"""
+        if not self.screen.exact:
+            self.ledger.add(screened=batch.actions.shape[1])
+        return self.screen.delight(log_prob, advantage, batch.contexts.inputs, batch.actions, step)
+
     def losses(self, **quantities: Tensor) -> Tensor:
         return self.objective(*(quantities[name] for name in self.wants), **self.options)
 
@@ -175,8 +190,9 @@ class Learner:
         for into, gradient in zip(self.gradients, gradients, strict=True):
             into.copy_(gradient)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, step: int) -> dict[str, Any]:
         return {
+            "screen": self.screen.state(step),
             "flat": self.flat,
             "optimizer": self.steps.state_dict(),
             "diverged": self.diverged,
@@ -188,5 +204,6 @@ class Learner:
         self.flat.copy_(state["flat"])
         self.steps.load_state_dict(state["optimizer"])
         self.diverged, self.price = state["diverged"], state["price"]
+        self.screen.load(state["screen"])
         if self.gate is not None:
             self.gate.history = state["history"]

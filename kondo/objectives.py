@@ -5,6 +5,7 @@ A function's positional arguments are the quantities it needs, by name; its keyw
     log_prob         log π(a|h) under the learner, with gradient
     target_log_prob  log π(y*|h) of the right answer, with gradient (the supervised oracle's)
     advantage        U = R − b
+    delight          χ = U · ℓ, exact or as well as the screen knows it
     actor_log_prob   log μ(a|h) as the actor reported it
     weight           G, the gate's decision: naming it is what makes a method gated
 
@@ -27,7 +28,7 @@ from kondo.signals import delight as delight_of
 
 Objective = Callable[..., Tensor]
 METHODS: dict[str, Objective] = {}
-QUANTITIES = ("log_prob", "target_log_prob", "advantage", "actor_log_prob", "weight")
+QUANTITIES = ("log_prob", "target_log_prob", "advantage", "delight", "actor_log_prob", "weight")
 
 
 def method(function: Objective) -> Objective:
@@ -63,9 +64,9 @@ def is_pg(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, cap: f
 
 
 @method
-def dg(log_prob: Tensor, advantage: Tensor, *, temperature: float = 1.0) -> Tensor:
+def dg(log_prob: Tensor, advantage: Tensor, delight: Tensor, *, temperature: float = 1.0) -> Tensor:
     """Delightful policy gradient: Σ σ(χ/η) U ∇log π"""
-    return -torch.sigmoid(delight_of(log_prob, advantage) / temperature) * advantage * log_prob
+    return -torch.sigmoid(delight / temperature) * advantage * log_prob
 
 
 @method
@@ -118,5 +119,5 @@ def pg_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
 def dg_loss(logits: Tensor, actions: Tensor, advantages: Tensor, eta: float = 1.0) -> tuple[Tensor, Tensor]:
     """−mean(σ(χ/η) U log π): DG on a batch of logits (..., V), with its weights σ(χ/η)."""
     log_probs = action_log_probs(logits, actions)
-    loss = dg(log_probs, advantages.detach(), temperature=eta).mean()
-    return loss, torch.sigmoid(delight_of(log_probs, advantages) / eta)
+    delight = delight_of(log_probs, advantages)
+    return dg(log_probs, advantages.detach(), delight, temperature=eta).mean(), torch.sigmoid(delight / eta)

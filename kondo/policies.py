@@ -45,6 +45,33 @@ def views(flat: Tensor, shapes: Shapes) -> Parameters:
     return {name: piece.unflatten(-1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
 
+class Past:
+    """Parameters of the last `span` steps and the present ones; step t is in slot t mod (span + 1)."""
+
+    def __init__(self, flat: Tensor, span: int) -> None:
+        self.span = span
+        self.ring = flat.new_empty(span + 1, *flat.shape)  # [span + 1, S, P]; memory is taken as it fills
+
+    def visit(self, step: int, flat: Tensor, age: Tensor | None = None) -> Tensor:
+        """Remember the parameters of this step; return those of `age` steps ago, by seed, or else as old as the span
+        allows. [S, P]"""
+        slots = self.span + 1
+        self.ring[step % slots] = flat
+        if age is None:
+            return self.ring[max(0, step - self.span) % slots]
+        slot = (step - age.clamp(max=step)) % slots  # [S]
+        if (slot == slot[0]).all():
+            return self.ring[slot[0]]
+        return self.ring[slot, torch.arange(len(slot), device=slot.device)]
+
+    def state(self, step: int) -> Tensor:
+        """The slots that were filled in `step` steps."""
+        return self.ring[: min(step, self.span + 1)]
+
+    def load(self, state: Tensor) -> None:
+        self.ring[: len(state)] = state
+
+
 @dataclass(frozen=True)
 class MLP:
     """Fully connected ReLU network. With no hidden layer and one-hot inputs it is a softmax table."""
@@ -72,7 +99,7 @@ class MLP:
     def sample(self, parameters: Parameters, inputs: Tensor, streams: Streams, step: int) -> tuple[Tensor, Tensor]:
         log_policy = self.log_policy(parameters, inputs)
         draw = streams.uniform("action", step, tuple(log_policy.shape[1:-1]))
-        return sample_index(log_policy.exp(), draw), log_policy
+        return sample_index(log_policy.detach().exp(), draw), log_policy
 
     def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor | None = None) -> Tensor:
         """[S, B, in] → [S, B, K]; a single decision does not depend on the action."""

@@ -89,6 +89,7 @@ def train(
     block: Block,
     root: Path,
     device: str = "cpu",
+    data: Path | str = "data",
     checkpoint_seconds: float = 30.0,
     watch: Callable[[int, Rows], None] = lambda step, rows: None,
 ) -> str:
@@ -111,7 +112,7 @@ def train(
 
         write()
         try:
-            diverged = _train(folder, block, device, checkpoint_seconds, watch)
+            diverged = _train(folder, Engine(block.cell, list(block.seeds), device, data), checkpoint_seconds, watch)
         except Exception as error:
             write(status="failed", ended=time.time(), error=str(error), traceback=traceback.format_exc())
             raise
@@ -122,11 +123,11 @@ def train(
 
 
 def _train(
-    folder: Path, block: Block, device: str, checkpoint_seconds: float, watch: Callable[[int, Rows], None]
+    folder: Path, engine: Engine, checkpoint_seconds: float, watch: Callable[[int, Rows], None]
 ) -> dict[int, int]:
     """Train from the last checkpoint, if there is one, and return {seed: step} of what diverged."""
-    engine = Engine(block.cell, list(block.seeds), device)
-    due = set(eval_steps(block.cell.steps, block.cell.evals))
+    cell = engine.cell
+    due = set(eval_steps(cell.steps, cell.evals))
     with (folder / "metrics.jsonl").open("ab") as log:
         log.truncate(_restore(folder, engine))
         log.seek(0, os.SEEK_END)
@@ -140,7 +141,7 @@ def _train(
         if engine.step == 0:
             report()
         saved = time.monotonic()
-        while engine.step < block.cell.steps:
+        while engine.step < cell.steps:
             engine.advance()
             report()
             if time.monotonic() - saved >= checkpoint_seconds:

@@ -252,7 +252,7 @@ def test_fixed_staleness_acts_with_the_parameters_of_d_steps_ago():
     past = []
     for step in range(10):
         past.append(engine.learner.flat.clone())
-        used = engine.actor._parameters(step)
+        used = engine.actor.parameters(step)
         assert torch.equal(used, past[max(0, step - 3)])
         engine.advance()
         assert not torch.equal(engine.learner.flat, past[-1])
@@ -269,7 +269,7 @@ def test_uniform_staleness_draws_every_age_for_each_seed_apart():
     past = []
     for step in range(12):
         past.append(engine.learner.flat.clone())
-        used, age = engine.actor._parameters(step), friction.age(engine.streams, step).clamp(max=step)
+        used, age = engine.actor.parameters(step), friction.age(engine.streams, step).clamp(max=step)
         for seed in range(2):
             assert torch.equal(used[seed], past[step - age[seed]][seed])
         engine.advance()

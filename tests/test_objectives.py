@@ -64,7 +64,7 @@ def quantities(logits):
     return {
         "pg": (log_prob, advantage),
         "is_pg": (log_prob, advantage, actor),
-        "dg": (log_prob, advantage),
+        "dg": (log_prob, advantage, (advantage * -log_prob).detach()),
         "dgk": (log_prob, advantage, weight),
         "ppo": (log_prob, advantage, actor),
         "pmpo": (log_prob, advantage, actor),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+import torch
 from torch import Tensor
 
 from kondo.policies import Parameters, Policy
@@ -36,6 +38,14 @@ class Task(Protocol):
     tokens: int
     """Decisions per sample."""
 
+    def fetch(self, root: Path) -> None:
+        """Get what must be downloaded, before any work starts."""
+        ...
+
+    def prepare(self, root: Path, device: torch.device | str) -> None:
+        """Load what drawing and evaluating need."""
+        ...
+
     def policy(self) -> Policy: ...
 
     def draw(self, streams: Streams, step: int) -> Contexts: ...
@@ -49,4 +59,4 @@ class Task(Protocol):
         ...
 
 
-from kondo.tasks import bandit  # noqa: E402, F401  registers itself
+from kondo.tasks import bandit, mnist  # noqa: E402, F401  register themselves

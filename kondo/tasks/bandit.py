@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -33,6 +34,12 @@ class Bandit:
     """b"""
 
     tokens: ClassVar[int] = 1
+
+    def fetch(self, root: Path) -> None:
+        pass
+
+    def prepare(self, root: Path, device: torch.device | str) -> None:
+        pass
 
     def policy(self) -> MLP:
         return MLP((self.contexts, *self.hidden, self.arms))

@@ -1,0 +1,80 @@
+"""Images as a contextual bandit: see a digit, name it, learn only whether that was right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kondo import data
+from kondo.baselines import BASELINES
+from kondo.policies import MLP, Parameters
+from kondo.schema import knob
+from kondo.streams import Streams
+from kondo.tasks import Contexts, task
+
+CHUNK = 1000  # test images evaluated at a time
+
+
+@task
+@dataclass
+class Mnist:
+    """R = 1{a = label}. Arms beyond the ten digits never pay."""
+
+    dataset: str = knob("mnist", choices=data.DATASETS)
+    arms: int = knob(10, low=10)
+    """K"""
+    hidden: tuple[int, ...] = knob((100, 100), low=1)
+    """Widths of the hidden layers."""
+    batch: int = knob(100, low=1)
+    """B: samples per step."""
+    baseline: str = knob("confidence", choices=BASELINES)
+    """b"""
+
+    tokens: ClassVar[int] = 1
+
+    def fetch(self, root: Path) -> None:
+        data.ensure(self.dataset, root)
+
+    def prepare(self, root: Path, device: torch.device | str) -> None:
+        self.images = data.load(self.dataset, root).to(device)
+
+    def policy(self) -> MLP:
+        return MLP((64 if self.dataset == "digits" else 784, *self.hidden, self.arms))
+
+    @property
+    def size(self) -> int:
+        """Number of training images."""
+        return len(self.images.train)
+
+    def draw(self, streams: Streams, step: int) -> Contexts:
+        return self.at(streams.below(self.size, "context", step, (self.batch,)))
+
+    def at(self, index: Tensor) -> Contexts:
+        """Training images by number. [S, B] → contexts"""
+        rows = self.images.train.index_select(0, index.flatten())
+        return Contexts(
+            inputs=rows.float().mul_(self.images.scale).view(*index.shape, -1),
+            targets=self.images.train_labels[index],
+        )
+
+    def reward(self, contexts: Contexts, actions: Tensor) -> Tensor:
+        return (actions == contexts.targets).float()
+
+    def evaluate(self, parameters: Parameters, streams: Streams, step: int) -> dict[str, Tensor]:
+        """On the test images: error of the greedy policy, error of the policy as it samples, and its entropy."""
+        policy, seeds, count = self.policy(), len(streams.seeds), len(self.images.test)
+        totals = torch.zeros(3, seeds, device=streams.device)
+        for first in range(0, count, CHUNK):
+            inputs = self.images.test[first : first + CHUNK].float().mul_(self.images.scale).expand(seeds, -1, -1)
+            labels = self.images.test_labels[first : first + CHUNK].expand(seeds, -1)
+            log_policy = policy.log_policy(parameters, inputs)  # [S, CHUNK, K]
+            right = log_policy.argmax(dim=-1) == labels
+            wrong = log_policy.exp().scatter(-1, labels.unsqueeze(-1), 0.0)
+            entropy = -(log_policy.exp() * log_policy).sum(dim=-1)
+            totals += torch.stack([(~right).float().sum(dim=1), wrong.sum(dim=(1, 2)), entropy.sum(dim=1)])
+        error, policy_error, entropy = totals / count
+        return {"error": error, "policy_error": policy_error, "entropy": entropy}
