@@ -3,8 +3,8 @@
     python -m analysis.draw                       # every figure that has runs
     python -m analysis.draw bandit_pareto --scale smoke
 
-With a plan in the runs folder (`make reproduce` writes one per figure and scale) a figure shows the plan's cells;
-without one, every run that its module selects.
+A figure shows the cells of its plan, which `make reproduce` and `experiments.run -m experiment=…` write into the runs
+folder for each figure and scale.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ mpl.use("Agg")
 
 from analysis import figures as package
 from analysis import style
-from analysis.load import load, read_plan
+from analysis.load import load_figure
+
+SCALES = ("smoke", "laptop", "paper")
 
 
 def figures() -> dict[str, ModuleType]:
@@ -34,8 +36,7 @@ def figures() -> dict[str, ModuleType]:
 def draw(figure: str, runs: Path, scale: str, out: Path) -> list[Path]:
     """figures/<name>.{png,pdf,svg,csv}; [] where there are no finished runs to draw."""
     module = figures()[figure]
-    plan = read_plan(runs, scale, figure)
-    frame = load(runs, None if plan is None else plan.cells)
+    frame = load_figure(runs, scale, figure)
     if frame.empty or not (frame["step"] == frame["steps"]).any():
         return []
     with mpl.rc_context(style.RC):
@@ -50,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="analysis.draw", description="Draw figures from logs alone.")
     parser.add_argument("figures", nargs="*", help=f"which (default all): {', '.join(figures())}")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
-    parser.add_argument("--scale", default="laptop", help="whose plan to draw: smoke, laptop or paper")
+    parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to draw")
     parser.add_argument("--out", type=Path, default=Path("figures"), help="where figures go")
     asked = parser.parse_args(arguments)
     unknown = set(asked.figures) - set(figures())
@@ -62,7 +63,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(
             f"{figure}: {paths[0]}"
             if paths
-            else f"{figure}: no finished runs in {asked.runs}; make reproduce trains them"
+            else f"{figure}: no finished runs; make reproduce FIGURES={figure} SCALE={asked.scale} trains them"
         )
         missing += not paths
     return 1 if missing else 0

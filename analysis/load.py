@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -29,6 +30,10 @@ class Plan:
     seeds: int = 0
 
 
+OPTIONAL = ("gate.rate", "gate.price", "gate.mode", "gate.priority", "gate.alpha", "gate.unit", "diverged")
+"""Columns that some runs do not have."""
+
+
 def plan_path(runs: Path, scale: str, figure: str) -> Path:
     return runs / "plans" / scale / f"{figure}.json"
 
@@ -36,6 +41,12 @@ def plan_path(runs: Path, scale: str, figure: str) -> Path:
 def read_plan(runs: Path, scale: str, figure: str) -> Plan | None:
     path = plan_path(runs, scale, figure)
     return Plan(**json.loads(path.read_text())) if path.exists() else None
+
+
+def load_figure(runs: Path, scale: str, figure: str) -> pd.DataFrame:
+    """The runs of a figure's plan; empty where it was never planned at this scale."""
+    plan = read_plan(runs, scale, figure)
+    return pd.DataFrame() if plan is None else load(runs, plan.cells)
 
 
 def load(runs: Path, cells: Iterable[str] | None = None) -> pd.DataFrame:
@@ -50,6 +61,9 @@ def load(runs: Path, cells: Iterable[str] | None = None) -> pd.DataFrame:
             about = {"cell": cell, "run": folder.name, "status": status, **flatten(config)}
             rows += [about | row for row in read_log(folder / "metrics.jsonl")]
     frame = pd.DataFrame(rows)
+    for column in OPTIONAL:
+        if column not in frame:
+            frame[column] = np.nan
     return frame.drop_duplicates(["cell", "seed", "step"]) if len(frame) else frame
 
 

@@ -11,23 +11,22 @@ import sys
 from pathlib import Path
 
 from analysis.claims import CLAIMS
-from analysis.load import load, read_plan
+from analysis.draw import SCALES
+from analysis.load import load_figure
 
 
 def judge(runs: Path, scale: str) -> list[dict[str, object]]:
     """Every claim, on the runs that its figure planned at this scale."""
     records = []
     for claim in CLAIMS.values():
-        plan = read_plan(runs, scale, claim.figure)
-        frame = load(runs, None if plan is None else plan.cells)
-        records.append(claim.judge(frame) | {"scale": scale})
+        records.append(claim.judge(load_figure(runs, scale, claim.figure)) | {"scale": scale})
     return records
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="analysis.report", description="Judge the papers' claims from logs alone.")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
-    parser.add_argument("--scale", default="laptop", help="whose plan to judge: smoke, laptop or paper")
+    parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to judge")
     parser.add_argument("--out", type=Path, default=Path("report"), help="where the report goes")
     asked = parser.parse_args(arguments)
     records = judge(asked.runs, asked.scale)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import hashlib
 import importlib.util
+import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +26,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from kondo.cell import Cell, gated, parse
+from analysis.load import Plan, plan_path
+from kondo.cell import Cell, GateSettings, gated, parse
 from kondo.frictions import FRICTIONS
 from kondo.objectives import METHODS, settings
-from kondo.runs import Block, blocks
+from kondo.runs import Block, blocks, write_atomically
 from kondo.schema import ConfigError, build, knob, nearest
+from kondo.screens import ScreenSettings
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
@@ -67,12 +72,20 @@ class Job:
         return blocks(self.cell, self.launch.seeds, self.launch.block, Path(self.launch.runs))
 
     def describe(self) -> str:
-        """The cell in a few words: bandit dgk ρ=0.03 staleness"""
+        """The cell in a few words: bandit dgk ρ=0.03 staleness delay=100 delay_mode=fixed"""
         plain = self.cell.plain()
         words = [plain["task"]["name"], self.cell.method]
         if self.cell.gate is not None:
             words.append(f"λ={self.cell.gate.price:g}" if self.cell.gate.rate is None else f"ρ={self.cell.gate.rate:g}")
-        return " ".join(words + list(plain["friction"]))
+            usual = GateSettings()
+            for name in ("priority", "alpha", "mode", "temperature", "unit", "history"):
+                value = getattr(self.cell.gate, name)
+                words += [f"{name}={value}"] if value != getattr(usual, name) else []
+        for name, friction in plain["friction"].items():
+            words.append(name + "".join(f" {key}={value}" for key, value in friction.items()))
+        for name, value in plain["screen"].items():
+            words += [f"screen.{name}={value}"] if value != getattr(ScreenSettings(), name) else []
+        return " ".join(words)
 
 
 def load_extensions() -> None:
@@ -83,10 +96,13 @@ def load_extensions() -> None:
         if not folder.is_dir():
             raise ConfigError(f"KONDO_EXTENSIONS: {folder} is no folder")
         for path in sorted(folder.glob("*.py")):
-            spec = importlib.util.spec_from_file_location(f"kondo_extension_{path.stem}", path)
-            assert spec is not None
-            assert spec.loader is not None
-            spec.loader.exec_module(importlib.util.module_from_spec(spec))
+            name = f"kondo_extension_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:8]}_{path.stem}"
+            if name not in sys.modules:  # once: what it registers is registered for good
+                spec = importlib.util.spec_from_file_location(name, path)
+                assert spec is not None
+                assert spec.loader is not None
+                sys.modules[name] = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(sys.modules[name])
     store = ConfigStore.instance()
     for name, objective in METHODS.items():
         if not (CONF / "method" / f"{name}.yaml").exists():
@@ -146,8 +162,26 @@ def _compose(overrides: Sequence[Override], bases: dict[tuple[str, ...], DictCon
         bases[choices] = compose("config", list(choices))
     config = copy.deepcopy(bases[choices])
     for override in values:
-        OmegaConf.update(config, str(override.key_or_group), override.value(), merge=True)
+        try:
+            OmegaConf.update(config, str(override.key_or_group), override.value(), merge=True)
+        except OmegaConfBaseException:
+            raise ConfigError(f"{override.input_line}: not there with {' '.join(choices)}") from None
     return config
+
+
+def write_plan(figure: str, jobs: Sequence[Job]) -> None:
+    """Write down which cells a figure shows, for `analysis` to read."""
+    launch = jobs[0].launch
+    plan = Plan(
+        figure=figure,
+        scale=launch.scale,
+        command=f"make reproduce FIGURES={figure} SCALE={launch.scale}",
+        cells={each.cell.key(): each.describe() for each in jobs},
+        seeds=launch.seeds,
+    )
+    path = plan_path(Path(launch.runs), launch.scale, figure)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, json.dumps(dataclasses.asdict(plan), indent=1, ensure_ascii=False))
 
 
 @contextmanager
@@ -170,8 +204,7 @@ def _check_names(overrides: Sequence[Override]) -> None:
     for override in overrides:
         key = str(override.key_or_group)
         if key in groups:
-            values = override.sweep_string_iterator() if override.is_sweep_override() else [str(override.value())]
-            for value in values:
+            for value in _choices(override):
                 if value not in groups[key] and not (key == "experiment" and value in ("None", "null")):
                     raise ConfigError(f"{key}={value}: no such {key}; {nearest(value, groups[key])}")
                 chosen.append(f"{key}={value}")
@@ -183,6 +216,14 @@ def _check_names(overrides: Sequence[Override]) -> None:
             content = override.value()
             for path in [f"{key}.{inner}" for inner in content] if isinstance(content, dict) else [key]:
                 _check_key(path, known, groups)
+
+
+def _choices(override: Override) -> list[str]:
+    """The options of a group that an override names: one, a list to combine, or a sweep."""
+    if override.is_sweep_override():
+        return list(override.sweep_string_iterator())
+    value = override.value()
+    return list(map(str, value)) if isinstance(value, list) else [str(value)]
 
 
 def _check_key(key: str, known: Sequence[DictConfig], groups: dict[str, list[str]]) -> None:

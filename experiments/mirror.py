@@ -22,9 +22,9 @@ class Mirror:
     def __init__(self, job: Job, block: Block) -> None:
         self.job, self.block = job, block
         self.run: Any = None
+        self.started = False
 
     def __enter__(self) -> Mirror:
-        self._try(self._start)
         return self
 
     def __exit__(
@@ -34,6 +34,10 @@ class Mirror:
             self._try(lambda: self.run.finish(exit_code=0 if kind is None else 1))
 
     def log(self, rows: Rows) -> None:
+        """The first call starts the mirror: by then the run is known to be ours to train."""
+        if not self.started:
+            self.started = True
+            self._try(self._start)
         if rows and self.run is not None:
             self._try(lambda: self.run.log(summary(rows)))
 

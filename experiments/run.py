@@ -22,7 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from experiments.compose import Job, job, load_extensions, single, sweep
+from experiments.compose import Job, job, load_extensions, single, sweep, write_plan
 from experiments.mirror import Mirror
 from kondo.runs import FINISHED, Block, Rows, RunBusy, read_status, train
 from kondo.schema import ConfigError
@@ -77,7 +77,10 @@ def run(todo: Job) -> None:
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def _main(config: DictConfig) -> None:
-    run(job(config, sweeping=HydraConfig.get().mode is RunMode.MULTIRUN))
+    try:
+        run(job(config, sweeping=HydraConfig.get().mode is RunMode.MULTIRUN))
+    except ConfigError as error:  # Hydra would print a traceback
+        sys.exit(f"error: {error}")
 
 
 def main() -> None:
@@ -86,7 +89,12 @@ def main() -> None:
     try:
         if not set(flags) - {"-m", "--multirun"}:
             overrides = [word for word in words if word not in flags]
-            _ = sweep(overrides) if flags else single(overrides)
+            jobs = sweep(overrides) if flags else [single(overrides)]
+            for todo in jobs:
+                todo.cell.task.fetch(Path(todo.launch.data))
+            figure = next((word.partition("=")[2] for word in overrides if word.startswith("experiment=")), None)
+            if flags and figure:
+                write_plan(figure, jobs)
             sys.argv[1:] = flags + overrides  # -m may stand anywhere
         load_extensions()
         _main()

@@ -37,8 +37,9 @@ class Batch:
         """Other actions in some rows, [S, B] bool: the actor looks up its probabilities anew, the learner must too."""
         where = where.view(*where.shape, *[1] * (self.actions.dim() - 2))
         changed = torch.where(where, actions, self.actions)
-        log_policy = self.policy.log_policy(self.parameters, self.contexts.inputs, changed)
-        return replace(self, actions=changed, actor_log_prob=taken(log_policy, changed), log_policy=None)
+        looked_up = taken(self.policy.log_policy(self.parameters, self.contexts.inputs, changed), changed)
+        reported = torch.where(where, looked_up, self.actor_log_prob)
+        return replace(self, actions=changed, actor_log_prob=reported, log_policy=None)
 
 
 class Actor:
@@ -48,7 +49,7 @@ class Actor:
         self.task, self.frictions, self.streams, self.flat = task, frictions, streams, flat
         self.policy = task.policy()
         delay = sum(friction.longest_delay() for friction in frictions)
-        self.past = Past(flat, delay) if delay else None
+        self.past = Past(flat, self.policy.shapes(), delay) if delay else None
         self.leaves: Parameters | None = None
         """The learner's, if its update can go through the sampler's own forward pass: on-policy, and with no gate."""
 
@@ -57,7 +58,7 @@ class Actor:
         task, streams = self.task, self.streams
         contexts = task.draw(streams, step)
         if self.leaves is None:
-            parameters = views(self.parameters(step), self.policy.shapes())
+            parameters = self.parameters(step)
             actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
         else:
             parameters = self.leaves
@@ -79,10 +80,10 @@ class Actor:
             batch = friction.on_rewards(batch, streams, step)
         return batch
 
-    def parameters(self, step: int) -> Tensor:
-        """The parameters to act with, remembering the present ones where that may be needed. [S, P]"""
+    def parameters(self, step: int) -> Parameters:
+        """The parameters to act with, remembering the present ones where that may be needed."""
         if self.past is None:
-            return self.flat
+            return views(self.flat, self.policy.shapes())
         age = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0)
         return self.past.visit(step, self.flat, age)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from kondo.schema import register
 from kondo.signals import expected_confidence_baseline, taken
 
 Baseline = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -15,8 +16,7 @@ BASELINES: dict[str, Baseline] = {}
 
 def baseline(function: Baseline) -> Baseline:
     """Register `(log_policy [S, B, K], rewards [S, B], targets [S, B]) → b [S, B]` under the function's name."""
-    BASELINES[function.__name__] = function
-    return function
+    return register(BASELINES, function.__name__, function)
 
 
 @baseline

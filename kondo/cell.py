@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
+import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+from kondo.baselines import BASELINES
 from kondo.frictions import FRICTIONS, Friction
 from kondo.gate import PRIORITIES, KondoGateConfig
 from kondo.learner import OptimizerSettings
 from kondo.objectives import METHODS, needs, settings
-from kondo.probes import ProbeSettings
+from kondo.probes import PROBES, ProbeSettings
 from kondo.schema import ConfigError, build, check_keys, check_range, coerce, knob, nearest
 from kondo.screens import ScreenSettings
 from kondo.tasks import TASKS, Task
@@ -93,7 +96,23 @@ class Cell:
             "steps": self.steps,
             "evals": self.evals,
         }
+        if extensions := self._extensions():
+            plain["extensions"] = extensions
         return json.loads(json.dumps(plain))  # tuples become lists
+
+    def _extensions(self) -> dict[str, str]:
+        """Digests of the code of what is not kondo's own: another body is another cell."""
+        used: dict[str, Any] = {
+            f"method.{self.method}": METHODS[self.method],
+            f"baseline.{self.task.baseline}": BASELINES[self.task.baseline],
+            **({f"priority.{self.gate.priority}": PRIORITIES[self.gate.priority]} if self.gate else {}),
+            **{f"friction.{_name(FRICTIONS, friction)}": type(friction) for friction in self.frictions},
+            f"probe.{self.probe.name}": PROBES[self.probe.name],
+        }
+        foreign = {name: code for name, code in used.items() if not code.__module__.startswith("kondo.")}
+        return {
+            name: hashlib.sha256(inspect.getsource(code).encode()).hexdigest()[:12] for name, code in foreign.items()
+        }
 
     def key(self) -> str:
         """Twelve hex digits that name the cell."""
@@ -102,7 +121,20 @@ class Cell:
 
 def parse(data: Any) -> Cell:
     """A cell from plain data, or a ConfigError that says what would do."""
-    top = ("schema", "task", "method", "gate", "friction", "screen", "probe", "actor", "optimizer", "steps", "evals")
+    top = (
+        "schema",
+        "task",
+        "method",
+        "gate",
+        "friction",
+        "screen",
+        "probe",
+        "actor",
+        "optimizer",
+        "steps",
+        "evals",
+        "extensions",
+    )
     data = check_keys(data, top, "")
     if data.get("schema", SCHEMA) != SCHEMA:
         raise ConfigError(f"schema={data['schema']!r}: written by another version of the config; this one is {SCHEMA}")
@@ -183,11 +215,13 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
 def _options(method: str, data: Mapping[str, Any]) -> dict[str, Any]:
     """The objective's keyword arguments: defaults, overridden by what is given."""
     options = settings(METHODS[method])
+    hints = typing.get_type_hints(METHODS[method], include_extras=True)
     for key, value in check_keys(data, options, "method").items():
-        kind = type(options[key])
-        if value is not None and not (options[key] is None and isinstance(value, (int, float))):
-            value = coerce(kind, value, f"method.{key}")
-        options[key] = value
+        hint = hints.get(key, type(options[key]))
+        kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+        options[key] = coerce(kind, value, f"method.{key}")
+        for limits in extras:
+            check_range(options[key], limits, f"method.{key}")
     return options
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from kondo.schema import knob
+from kondo.schema import knob, register
 from kondo.streams import Streams
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ FRICTIONS: dict[str, type[Friction]] = {}
 
 def friction(cls: F) -> F:
     """Register a friction under its class name in snake case."""
-    FRICTIONS[re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()] = cls
+    register(FRICTIONS, re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower(), cls)
     return cls
 
 
@@ -106,6 +106,8 @@ class ActorBugs(Friction):
     """Taken off the reward of junk, which otherwise earns whatever it happens to deserve."""
 
     def on_actions(self, batch: Batch, streams: Streams, step: int) -> Batch:
+        if self.prob == 0:
+            return batch
         junk = self._junk(batch, streams, step)
         batch = batch.with_actions(junk, torch.zeros_like(batch.actions))
         sure = junk.view(*junk.shape, *[1] * (batch.actions.dim() - 2))

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from kondo.schema import register
 from kondo.signals import action_log_probs
 from kondo.signals import delight as delight_of
 
@@ -37,8 +38,7 @@ def priority(function: Priority) -> Priority:
 
     `noise()` draws one uniform number per entry; `alpha` is the mixing weight from the gate's configuration.
     """
-    PRIORITIES[function.__name__] = function
-    return function
+    return register(PRIORITIES, function.__name__, function)
 
 
 @priority
@@ -206,6 +206,10 @@ class KondoGate(nn.Module):
         Everything returned has one entry per unit: the shape of log_probs, less the last axis for unit="sequence".
         """
         c = self.config
+        if advantages.shape != log_probs.shape:
+            raise ValueError(
+                f"advantages {tuple(advantages.shape)} must have the shape of log_probs {tuple(log_probs.shape)}."
+            )
         draw = draw or (lambda name, shape: torch.rand(shape, device=log_probs.device))
         advantages = advantages.detach()
         chi = delight_of(log_probs, advantages) if delight is None else delight.detach()
@@ -215,14 +219,15 @@ class KondoGate(nn.Module):
             noise = lambda: draw("priority", tuple(log_probs.shape))  # noqa: E731
             ranks = PRIORITIES[c.priority](advantages, -log_probs.detach(), noise, c.alpha)
         exists = torch.ones_like(chi, dtype=torch.bool) if mask is None else mask.bool().expand_as(chi)
+        finite = log_probs.detach().isfinite() & chi.isfinite() & ranks.isfinite() | ~exists
         if c.unit == "sequence" or (c.unit == "auto" and mask is not None):
             if chi.dim() < pools + 2:
                 raise ValueError(f'unit="sequence" needs a token axis after the batch; got shape {tuple(chi.shape)}.')
-            chi, ranks, exists = _mean(chi, exists), _mean(ranks, exists), exists.any(-1)
+            chi, ranks, exists, finite = _mean(chi, exists), _mean(ranks, exists), exists.any(-1), finite.all(-1)
 
         units = chi.shape
-        chi, ranks, exists = (x.reshape(*units[:pools], -1) for x in (chi, ranks, exists))  # [pools, n]
-        valid = exists & chi.isfinite() & ranks.isfinite()
+        chi, ranks, exists, finite = (x.reshape(*units[:pools], -1) for x in (chi, ranks, exists, finite))  # [pools, n]
+        valid = exists & finite
         able = valid & (valid & (chi != 0)).any(-1, keepdim=True)  # zero delight throughout: nothing to teach
 
         price, quota = self._price(ranks, exists, valid)  # [pools, 1] each

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from kondo.actors import Batch
 from kondo.baselines import BASELINES
 from kondo.gate import KondoGate, per_entry
 from kondo.ledger import Ledger
 from kondo.objectives import Objective, needs
-from kondo.policies import Policy, views
+from kondo.policies import Policy, Shapes, views
 from kondo.schema import knob
 from kondo.screens import Screen
 from kondo.signals import taken
@@ -28,10 +29,58 @@ class OptimizerSettings:
     name: str = knob("adam", choices=("adam", "sgd"))
     lr: float = knob(1e-3, above=0)
 
-    def make(self, seeds: list[Tensor]) -> torch.optim.Optimizer:
-        """One optimiser over the seeds' parameter vectors: a seed without a gradient does not move in any way."""
-        cls = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[self.name]
-        return cls(seeds, lr=self.lr, fused=True)
+
+class Optimizer:
+    """Moves the seeds that are active, and leaves the others as they are: parameters, moments and step count."""
+
+    def __init__(self, settings: OptimizerSettings, flat: Tensor, shapes: Shapes) -> None:
+        self.settings = settings
+        self.parameters = list(views(flat, shapes).values())
+        self.moments = [torch.zeros_like(flat) for _ in range(2 if settings.name == "adam" else 0)]
+        self.moment_views = [list(views(moment, shapes).values()) for moment in self.moments]
+        self.steps = torch.zeros(len(self.parameters[0]), device=flat.device)
+        """Updates made, by seed. [S]"""
+        self.lockstep = True
+        """Every seed has made the same number of updates: all of them can be moved at once."""
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor], active: Tensor) -> None:
+        """Down the gradients, each [S, …]; active: [S] bool."""
+        everyone = bool(active.all())
+        self.lockstep = self.lockstep and everyone
+        if self.lockstep:
+            self._move(self.parameters, gradients, self.moment_views, [self.steps[:1]])
+            self.steps[1:] = self.steps[0]
+        else:
+            for seed in active.nonzero().flatten().tolist():
+                moments = [[view[seed] for view in moment] for moment in self.moment_views]
+                own = [parameter[seed] for parameter in self.parameters]
+                self._move(own, [gradient[seed] for gradient in gradients], moments, [self.steps[seed : seed + 1]])
+
+    def _move(
+        self, parameters: list[Tensor], gradients: Sequence[Tensor], moments: list[list[Tensor]], steps: list[Tensor]
+    ) -> None:
+        """torch's fused kernels; `steps` is the one count of all these tensors, raised in place."""
+        if self.settings.name == "sgd":
+            torch._foreach_add_(parameters, list(gradients), alpha=-self.settings.lr)
+            steps[0] += 1
+            return
+        counts = [steps[0].squeeze(0).clone() for _ in parameters]
+        mean, square = moments
+        adam(
+            parameters, list(gradients), mean, square, [], counts, fused=True, amsgrad=False, beta1=0.9, beta2=0.999,
+            lr=self.settings.lr, weight_decay=0.0, eps=1e-8, maximize=False,
+        )  # fmt: skip
+        steps[0].copy_(counts[0])
+
+    def state(self) -> dict[str, Any]:
+        return {"moments": self.moments, "steps": self.steps, "lockstep": self.lockstep}
+
+    def load(self, state: dict[str, Any]) -> None:
+        for moment, saved in zip(self.moments, state["moments"], strict=True):
+            moment.copy_(saved)
+        self.steps.copy_(state["steps"])
+        self.lockstep = state["lockstep"]
 
 
 @dataclass
@@ -60,7 +109,7 @@ def select(weight: Tensor) -> tuple[Selection, Tensor]:
 class Learner:
     """S learners side by side, one per seed, each moved by its own samples alone."""
 
-    flat: Tensor  # [S, P], changed in place
+    flat: Tensor  # [S·P], changed in place
     policy: Policy
     objective: Objective
     options: Mapping[str, Any]
@@ -77,30 +126,26 @@ class Learner:
     """λ of the last step. [S]"""
 
     def __post_init__(self) -> None:
-        seeds = len(self.flat)
-        shapes = self.policy.shapes()
+        shapes, seeds = self.policy.shapes(), len(self.streams.seeds)
         self.leaves = {name: view.detach().requires_grad_() for name, view in views(self.flat, shapes).items()}
-        self.gradient = torch.zeros_like(self.flat)
-        self.gradients = list(views(self.gradient, shapes).values())
-        self.moved = list(self.flat)
-        self.steps = self.optimizer.make(self.moved)
+        self.gradients: Sequence[Tensor] = []
+        self.moves = Optimizer(self.optimizer, self.flat, shapes)
         self.diverged = torch.full((seeds,), -1, dtype=torch.long, device=self.flat.device)
         self.price = torch.full((seeds,), torch.nan, device=self.flat.device)
         self.wants = needs(self.objective)
+        self.well = True  # no seed diverged yet
 
     def update(self, batch: Batch, step: int) -> None:
         """One update of every seed that has something to learn from."""
         active, healthy = self.gated(batch, step) if self.gate else self.ungated(batch, step)
-        broken = ~healthy & (self.diverged < 0)
-        self.diverged[broken] = step
-        active &= self.diverged < 0
-        if not active.any():
-            return
-        with self.ledger.phase("optimiser"):
-            for vector, gradient, moves in zip(self.moved, self.gradient, active.tolist(), strict=True):
-                vector.grad = gradient if moves else None
-            self.steps.step()
-        self.ledger.add(updates=active)
+        if not self.well or not healthy.all():
+            self.diverged[~healthy & (self.diverged < 0)] = step
+            active = active & (self.diverged < 0)
+            self.well = False
+        if active.any():
+            with self.ledger.phase("optimiser"):
+                self.moves.step(self.gradients, active)
+            self.ledger.add(updates=active)
 
     def ungated(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         """Every row is in the graph: one forward pass serves the baseline and the gradient, on-policy the sampler's."""
@@ -185,16 +230,14 @@ class Learner:
         return self.objective(*(quantities[name] for name in self.wants), **self.options)
 
     def backward(self, total: Tensor) -> None:
-        """Gradients of every seed's own loss, [S], into the flat gradient: seeds share no parameter."""
-        gradients = torch.autograd.grad(total.sum(), list(self.leaves.values()))
-        for into, gradient in zip(self.gradients, gradients, strict=True):
-            into.copy_(gradient)
+        """Gradients of every seed's own loss, [S]: seeds share no parameter."""
+        self.gradients = torch.autograd.grad(total.sum(), list(self.leaves.values()))
 
     def state(self, step: int) -> dict[str, Any]:
         return {
             "screen": self.screen.state(step),
             "flat": self.flat,
-            "optimizer": self.steps.state_dict(),
+            "optimizer": self.moves.state(),
             "diverged": self.diverged,
             "price": self.price,
             "history": None if self.gate is None else self.gate.history,
@@ -202,8 +245,9 @@ class Learner:
 
     def load(self, state: dict[str, Any]) -> None:
         self.flat.copy_(state["flat"])
-        self.steps.load_state_dict(state["optimizer"])
+        self.moves.load(state["optimizer"])
         self.diverged, self.price = state["diverged"], state["price"]
+        self.well = bool((self.diverged < 0).all())
         self.screen.load(state["screen"])
         if self.gate is not None:
             self.gate.history = state["history"]

@@ -10,7 +10,9 @@ A function's positional arguments are the quantities it needs, by name; its keyw
     weight           G, the gate's decision: naming it is what makes a method gated
 
 It returns one loss per entry, whose mean over the *full* batch is minimised; entries that the gate skipped are never
-passed in. Arguments without gradient are constants. The first axis is the seed axis.
+passed in, except as padding that levels the seeds of a block: rows of weight 0, whose loss is dropped, so that a gated
+method which averages over rows must do so by weight. Arguments without gradient are constants. The first axis is the
+seed axis.
 """
 
 from __future__ import annotations
@@ -18,15 +20,17 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
 
+from kondo.schema import limits, register
 from kondo.signals import action_log_probs
 from kondo.signals import delight as delight_of
 
 Objective = Callable[..., Tensor]
+Positive = Annotated[float, limits(above=0)]
 METHODS: dict[str, Objective] = {}
 QUANTITIES = ("log_prob", "target_log_prob", "advantage", "delight", "actor_log_prob", "weight")
 
@@ -36,8 +40,7 @@ def method(function: Objective) -> Objective:
     unknown = [name for name in needs(function) if name not in QUANTITIES]
     if unknown:
         raise TypeError(f"{function.__name__} asks for {', '.join(unknown)}; a learner has {', '.join(QUANTITIES)}")
-    METHODS[function.__name__] = function
-    return function
+    return register(METHODS, function.__name__, function)
 
 
 def needs(objective: Objective) -> list[str]:
@@ -46,7 +49,7 @@ def needs(objective: Objective) -> list[str]:
 
 
 def settings(objective: Objective) -> dict[str, Any]:
-    """The settings of an objective, with their defaults."""
+    """The settings of an objective, with their defaults. A range is Annotated[float, limits(…)]."""
     return {p.name: p.default for p in inspect.signature(objective).parameters.values() if p.kind is p.KEYWORD_ONLY}
 
 
@@ -57,14 +60,16 @@ def pg(log_prob: Tensor, advantage: Tensor) -> Tensor:
 
 
 @method
-def is_pg(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, cap: float | None = 10.0) -> Tensor:
+def is_pg(
+    log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, cap: Annotated[float | None, limits(above=0)] = 10.0
+) -> Tensor:
     """Importance sampling: Σ min(π/μ, cap) U ∇log π"""
     ratio = (log_prob.detach() - actor_log_prob).exp().clamp(max=cap if cap is not None else math.inf)
     return -ratio * advantage * log_prob
 
 
 @method
-def dg(log_prob: Tensor, advantage: Tensor, delight: Tensor, *, temperature: float = 1.0) -> Tensor:
+def dg(log_prob: Tensor, advantage: Tensor, delight: Tensor, *, temperature: Positive = 1.0) -> Tensor:
     """Delightful policy gradient: Σ σ(χ/η) U ∇log π"""
     return -torch.sigmoid(delight / temperature) * advantage * log_prob
 
@@ -76,7 +81,7 @@ def dgk(log_prob: Tensor, advantage: Tensor, weight: Tensor) -> Tensor:
 
 
 @method
-def ppo(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, clip: float = 0.2) -> Tensor:
+def ppo(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, clip: Positive = 0.2) -> Tensor:
     """Clipped surrogate: Σ ∇min(rU, clip(r, 1−ε, 1+ε) U), r = π/μ"""
     ratio = (log_prob - actor_log_prob).exp()
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
@@ -88,9 +93,9 @@ def pmpo(
     advantage: Tensor,
     actor_log_prob: Tensor,
     *,
-    alpha: float = 0.5,
-    gamma: float = 1e-9,
-    beta: float = 0.0,
+    alpha: Annotated[float, limits(low=0, high=1)] = 0.5,
+    gamma: Positive = 1e-9,
+    beta: Annotated[float, limits(low=0)] = 0.0,
 ) -> Tensor:
     """α·mean_{U>0}(−log π) + (1−α)·mean_{U≤0}(log(γ + π)) + β·KL(μ‖π), the KL estimated on the actor's samples
 

@@ -1,7 +1,7 @@
 """Seed-stacked policies: every parameter has a leading seed axis and every layer is one batched matmul.
 
-A policy is a description. Its parameters live in one flat tensor [S, P], a row per seed, and are read through named
-views of it: so a seed can be optimised, remembered, copied and saved as one vector.
+A policy is a description. The parameters of all S seeds live in one flat tensor [S·P] and are read through named views
+of it, each contiguous: so they are optimised by fused kernels, and remembered, copied and saved as one vector.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Policy(Protocol):
         ...
 
     def init(self, streams: Streams) -> Tensor:
-        """Fresh parameters, flat. [S, P]"""
+        """Fresh parameters, flat. [S·P]"""
         ...
 
     def sample(self, parameters: Parameters, inputs: Tensor, streams: Streams, step: int) -> tuple[Tensor, Tensor]:
@@ -40,29 +40,37 @@ class Policy(Protocol):
 
 
 def views(flat: Tensor, shapes: Shapes) -> Parameters:
-    """The parameters by name, as views. [S, P] → {name: [S, *shape]}"""
-    pieces = flat.split([math.prod(shape) for shape in shapes.values()], dim=-1)
-    return {name: piece.unflatten(-1, shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+    """The parameters by name, as views. [S·P] → {name: [S, *shape]}"""
+    sizes = [math.prod(shape) for shape in shapes.values()]
+    seeds = len(flat) // sum(sizes)
+    pieces = flat.split([seeds * size for size in sizes])
+    return {name: piece.view(seeds, *shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
+
+
+def by_seed(parameters: Parameters) -> Tensor:
+    """A copy of the parameters with a row per seed. [S, P]"""
+    return torch.cat([value.detach().flatten(1) for value in parameters.values()], dim=1)
 
 
 class Past:
     """Parameters of the last `span` steps and the present ones; step t is in slot t mod (span + 1)."""
 
-    def __init__(self, flat: Tensor, span: int) -> None:
-        self.span = span
-        self.ring = flat.new_empty(span + 1, *flat.shape)  # [span + 1, S, P]; memory is taken as it fills
+    def __init__(self, flat: Tensor, shapes: Shapes, span: int) -> None:
+        self.shapes, self.span = shapes, span
+        self.ring = flat.new_empty(span + 1, len(flat))  # [span + 1, S·P]; memory is taken as it fills
 
-    def visit(self, step: int, flat: Tensor, age: Tensor | None = None) -> Tensor:
+    def visit(self, step: int, flat: Tensor, age: Tensor | None = None) -> Parameters:
         """Remember the parameters of this step; return those of `age` steps ago, by seed, or else as old as the span
-        allows. [S, P]"""
+        allows."""
         slots = self.span + 1
         self.ring[step % slots] = flat
         if age is None:
-            return self.ring[max(0, step - self.span) % slots]
-        slot = (step - age.clamp(max=step)) % slots  # [S]
-        if (slot == slot[0]).all():
-            return self.ring[slot[0]]
-        return self.ring[slot, torch.arange(len(slot), device=slot.device)]
+            return views(self.ring[max(0, step - self.span) % slots], self.shapes)
+        slot = ((step - age.clamp(max=step)) % slots).tolist()  # [S]
+        if len(set(slot)) == 1:
+            return views(self.ring[slot[0]], self.shapes)
+        each = [views(self.ring[index], self.shapes) for index in slot]
+        return {name: torch.stack([one[name][seed] for seed, one in enumerate(each)]) for name in self.shapes}
 
     def state(self, step: int) -> Tensor:
         """The slots that were filled in `step` steps."""
@@ -88,7 +96,7 @@ class MLP:
     def init(self, streams: Streams) -> Tensor:
         """Uniform in ±1/√fan_in, weights and biases; a table starts from zero: the uniform policy."""
         shapes = self.shapes()
-        flat = torch.zeros(len(streams.seeds), sum(map(math.prod, shapes.values())), device=streams.device)
+        flat = torch.zeros(len(streams.seeds) * sum(map(math.prod, shapes.values())), device=streams.device)
         if len(self.sizes) > 2:
             for i, fan_in in enumerate(self.sizes[:-1]):
                 for name in (f"weight_{i}", f"bias_{i}"):
@@ -107,5 +115,5 @@ class MLP:
         last = len(self.sizes) - 2
         for i in range(last + 1):
             x = torch.baddbmm(parameters[f"bias_{i}"], x, parameters[f"weight_{i}"])
-            x = x.relu() if i < last else x.log_softmax(dim=-1)
+            x = x.relu() if i < last else x - x.logsumexp(dim=-1, keepdim=True)
         return x

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kondo.baselines import BASELINES
-from kondo.schema import knob
+from kondo.schema import knob, register
 from kondo.signals import delight, taken
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ PROBES: dict[str, Probe] = {}
 
 def probe(function: Probe) -> Probe:
     """Register `(engine, settings) → {column: one value per seed}` under the function's name."""
-    PROBES[function.__name__] = function
-    return function
+    return register(PROBES, function.__name__, function)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from kondo.engine import Engine, eval_steps
 from kondo.schema import ConfigError
 
 FINISHED = ("done", "diverged")
+HEARTBEAT_SECONDS = 2.0
 Rows = list[dict[str, Any]]
 
 
@@ -110,11 +111,25 @@ def train(
         def write(**news: Any) -> None:
             write_atomically(folder / "status.json", json.dumps(status | news, indent=1))
 
+        beat = 0.0
+
+        def heartbeat(step: int, rows: Rows) -> None:
+            """What is being trained tells now and then how far it is."""
+            nonlocal beat
+            status["step"] = step
+            if rows:
+                errors = [row["error"] for row in rows if row["error"] is not None]
+                status["error"] = sum(errors) / len(errors) if errors else None
+            if time.monotonic() - beat > HEARTBEAT_SECONDS:
+                beat = time.monotonic()
+                write()
+            watch(step, rows)
+
         write()
         try:
-            diverged = _train(folder, Engine(block.cell, list(block.seeds), device, data), checkpoint_seconds, watch)
+            diverged = _train(folder, block, device, data, checkpoint_seconds, heartbeat)
         except Exception as error:
-            write(status="failed", ended=time.time(), error=str(error), traceback=traceback.format_exc())
+            write(status="failed", ended=time.time(), reason=str(error), traceback=traceback.format_exc())
             raise
         outcome = "diverged" if diverged else "done"
         write(status=outcome, ended=time.time(), **({"diverged": diverged} if diverged else {}))
@@ -123,13 +138,19 @@ def train(
 
 
 def _train(
-    folder: Path, engine: Engine, checkpoint_seconds: float, watch: Callable[[int, Rows], None]
+    folder: Path,
+    block: Block,
+    device: str,
+    data: Path | str,
+    checkpoint_seconds: float,
+    watch: Callable[[int, Rows], None],
 ) -> dict[int, int]:
     """Train from the last checkpoint, if there is one, and return {seed: step} of what diverged."""
-    cell = engine.cell
+    cell = block.cell
     due = set(eval_steps(cell.steps, cell.evals))
+    engine, logged = _restore(folder, lambda: Engine(cell, list(block.seeds), device, data))
     with (folder / "metrics.jsonl").open("ab") as log:
-        log.truncate(_restore(folder, engine))
+        log.truncate(logged)
         log.seek(0, os.SEEK_END)
 
         def report() -> None:
@@ -158,21 +179,22 @@ def _save(folder: Path, engine: Engine, log: IO[bytes]) -> None:
         torch.save({"engine": engine.state(), "log_bytes": log.tell()}, file)
 
 
-def _restore(folder: Path, engine: Engine) -> int:
-    """Bring the engine to its last checkpoint; return how many bytes of the log are from before it.
+def _restore(folder: Path, make: Callable[[], Engine]) -> tuple[Engine, int]:
+    """An engine at its last checkpoint, or a new one, and how many bytes of the log are from before that.
 
-    Whatever was logged later is dropped: training on will write the same again. So is a checkpoint that cannot be read.
+    Whatever was logged later is dropped: training on will write the same again. So is a checkpoint that cannot be used.
     """
+    engine = make()
     try:
         state = torch.load(folder / "checkpoint.pt", map_location=engine.streams.device, weights_only=True)
         if state["log_bytes"] <= (folder / "metrics.jsonl").stat().st_size:
             engine.load(state["engine"])
-            return int(state["log_bytes"])
+            return engine, int(state["log_bytes"])
     except FileNotFoundError:
-        pass
+        return engine, 0
     except Exception as error:  # torch raises many kinds at a damaged file
-        print(f"{folder}: checkpoint unreadable ({error}); starting over", file=sys.stderr)
-    return 0
+        print(f"{folder}: checkpoint unusable ({error}); starting over", file=sys.stderr)
+    return make(), 0
 
 
 def _claim(folder: Path, block: Block) -> None:

@@ -12,10 +12,23 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+Limits = dict[str, Any]
 
 
 class ConfigError(ValueError):
     """A setting that cannot be: says which, and what would do."""
+
+
+def limits(
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    choices: Collection[str] | None = None,
+) -> Limits:
+    """low ≤ value ≤ high, above < value < below, or one of the choices; for knob and Annotated[float, limits(…)]."""
+    return {"low": low, "high": high, "above": above, "below": below, "choices": choices}
 
 
 def knob(
@@ -31,11 +44,18 @@ def knob(
 
     Choices may be a registry: what joins it later is allowed too.
     """
-    limits = {"low": low, "high": high, "above": above, "below": below, "choices": choices}
-    metadata = {"limits": limits}
+    metadata = {"limits": limits(low=low, high=high, above=above, below=below, choices=choices)}
     if isinstance(default, (list, dict)) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def register(registry: dict[str, Any], name: str, entry: T) -> T:
+    """Add an entry under a name of its own."""
+    if name in registry:
+        raise ConfigError(f"{name}: there is one of that name already; take another")
+    registry[name] = entry
+    return entry
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:
@@ -90,7 +110,7 @@ def coerce(hint: Any, value: Any, where: str) -> Any:
     raise ConfigError(f"{where}={value!r}: expected {names}, got {type(value).__name__}")
 
 
-def check_range(value: Any, limits: Mapping[str, Any], where: str) -> None:
+def check_range(value: Any, limits: Limits, where: str) -> None:
     if value is None or not limits:
         return
     if limits["choices"] is not None:

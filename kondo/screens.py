@@ -29,7 +29,7 @@ class Screen:
 
     def __init__(self, settings: ScreenSettings, policy: Policy, flat: Tensor, streams: Streams) -> None:
         self.settings, self.policy, self.flat, self.streams = settings, policy, flat, streams
-        self.past = Past(flat, settings.age) if settings.source == "snapshot" else None
+        self.past = Past(flat, policy.shapes(), settings.age) if settings.source == "snapshot" else None
 
     @property
     def exact(self) -> bool:
@@ -48,7 +48,7 @@ class Screen:
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         shapes = self.policy.shapes()
         if self.past is not None:
-            parameters = views(self.past.visit(step, self.flat), shapes)
+            parameters = self.past.visit(step, self.flat)
         elif self.settings.source == "int8":
             parameters = {name: int8(value) for name, value in views(self.flat, shapes).items()}
         else:

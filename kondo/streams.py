@@ -83,7 +83,5 @@ def sample_index(probs: Tensor, uniform: Tensor) -> Tensor:
     An index of probability 0 is never drawn.
     """
     cumulative = probs.cumsum(dim=-1)
-    target = uniform.unsqueeze(-1) * cumulative[..., -1:]
-    index = (cumulative <= target).sum(dim=-1)
-    last = (probs > 0).long().cumsum(-1).argmax(-1)  # rounding may lift the target to the very end
-    return torch.minimum(index, last)
+    target = uniform.clamp(max=1 - 2.0**-23).unsqueeze(-1) * cumulative[..., -1:]  # below the total, rounding included
+    return (cumulative <= target).sum(dim=-1)

@@ -52,7 +52,7 @@ class KondoTrainer:
         *,
         log_probs: Tensor | None = None,
     ) -> dict[str, float]:
-        """One training step on a batch of rows (B, T).
+        """One training step on a batch of rows: actions (B, T), or (B,) for models with one decision per row.
 
         log_probs: log π of the actions under the *current* weights, where the rollout has them already; the screening
         pass is then free. Where nothing is kept there is no backward pass and the optimiser does not move.
@@ -64,7 +64,7 @@ class KondoTrainer:
             with torch.no_grad():
                 log_probs = action_log_probs(self._logits(input_ids, attention_mask), actions)
         result, weights = self.gate.decide(log_probs, advantages, attention_mask)
-        rows = (weights != 0).any(-1).nonzero().squeeze(-1)  # [k]: a row is in the graph if any of its tokens is
+        rows = (weights != 0).view(len(weights), -1).any(-1).nonzero().squeeze(-1)  # [k]: those with any token kept
 
         self.model.train()
         self.optimizer.zero_grad()
@@ -86,4 +86,5 @@ class KondoTrainer:
         }
 
     def _logits(self, input_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        return self.model(input_ids=input_ids, attention_mask=attention_mask).logits
+        masked = {} if attention_mask is None else {"attention_mask": attention_mask}
+        return self.model(input_ids=input_ids, **masked).logits

@@ -13,11 +13,17 @@ from kondo.engine import Engine, eval_steps
 from kondo.frictions import FRICTIONS, ActorBugs, RareDiscovery, RewardCorruption, Staleness
 from kondo.learner import select
 from kondo.objectives import METHODS
-from kondo.policies import MLP, views
+from kondo.policies import MLP, by_seed, views
 from kondo.signals import taken
 from kondo.streams import Streams
 from kondo.tasks.bandit import Bandit
 from tests.conftest import cell, trained
+
+
+def weights(engine: Engine) -> torch.Tensor:
+    """The learner's parameters, a row per seed."""
+    return by_seed(engine.learner.leaves)
+
 
 GATES = [
     {"rate": 0.1},
@@ -80,9 +86,9 @@ def test_stacked_seeds_train_like_each_alone_whichever_share_the_block(method, f
     block, other = trained(chosen, [4, 0, 9]), trained(chosen, [9, 2])
     for i, seed in enumerate((4, 0, 9)):
         alone = trained(chosen, [seed])
-        torch.testing.assert_close(block.learner.flat[i], alone.learner.flat[0], atol=1e-5, rtol=0)
+        torch.testing.assert_close(weights(block)[i], weights(alone)[0], atol=1e-5, rtol=0)
         assert block.ledger.counts["backward"][i] == alone.ledger.counts["backward"][0]
-    torch.testing.assert_close(block.learner.flat[2], other.learner.flat[0], atol=1e-5, rtol=0)
+    torch.testing.assert_close(weights(block)[2], weights(other)[0], atol=1e-5, rtol=0)
 
 
 def test_a_seed_with_no_survivor_does_not_move_at_all():
@@ -90,13 +96,12 @@ def test_a_seed_with_no_survivor_does_not_move_at_all():
     engine = Engine(chosen, list(range(12)))
     rested = 0
     for _ in range(40):
-        before, spent = engine.learner.flat.clone(), engine.ledger.counts["backward"].clone()
-        steps = [float(engine.learner.steps.state[v].get("step", 0)) for v in engine.learner.moved]
+        before, spent = weights(engine), engine.ledger.counts["backward"].clone()
+        steps = engine.learner.moves.steps.clone()
         engine.advance()
-        moved = (engine.learner.flat != before).any(dim=1)
+        moved = (weights(engine) != before).any(dim=1)
         assert torch.equal(moved, engine.ledger.counts["backward"] > spent)
-        after = [float(engine.learner.steps.state[v].get("step", 0)) for v in engine.learner.moved]
-        assert [b - a for a, b in zip(steps, after, strict=True)] == moved.double().tolist()
+        assert torch.equal(engine.learner.moves.steps - steps, moved.float())
         rested += int((~moved).sum())
     assert 0 < rested < 12 * 40
 
@@ -212,6 +217,17 @@ def test_bugs_replace_actions_by_junk_at_their_rate_and_report_certainty():
     assert within((actions[~sure] == 0).float().mean().item(), 0.02, int((~sure).sum()))
 
 
+def test_a_later_change_of_actions_leaves_the_report_of_others_alone():
+    batch = batches(ActorBugs(prob=0.5), steps=1)[0]
+    changed = batch.with_actions(torch.zeros(2, 100, dtype=torch.bool), batch.actions)
+    assert torch.equal(changed.actor_log_prob, batch.actor_log_prob)
+
+
+def test_frictions_of_probability_zero_cost_no_screen():
+    quiet = {"actor_bugs": {"prob": 0.0}, "rare_discovery": {"arms": 5, "prob": 0.0}}
+    assert trained(cell("dgk", {"rate": 0.1}, friction=quiet), [0]).ledger.counts["screened"].tolist() == [0]
+
+
 def test_junk_earns_what_it_deserves_less_the_penalty():
     # Five arms, contexts 0..4: arm 0 is right in context 4 alone.
     for penalty in (0.0, 0.7):
@@ -251,11 +267,11 @@ def test_fixed_staleness_acts_with_the_parameters_of_d_steps_ago():
     engine = Engine(chosen, [0, 1])
     past = []
     for step in range(10):
-        past.append(engine.learner.flat.clone())
-        used = engine.actor.parameters(step)
+        past.append(weights(engine))
+        used = by_seed(engine.actor.parameters(step))
         assert torch.equal(used, past[max(0, step - 3)])
         engine.advance()
-        assert not torch.equal(engine.learner.flat, past[-1])
+        assert not torch.equal(weights(engine), past[-1])
 
 
 def test_uniform_staleness_draws_every_age_for_each_seed_apart():
@@ -268,8 +284,8 @@ def test_uniform_staleness_draws_every_age_for_each_seed_apart():
     engine = Engine(cell("pg", friction={"staleness": {"delay": 3, "delay_mode": "uniform"}}), [0, 1])
     past = []
     for step in range(12):
-        past.append(engine.learner.flat.clone())
-        used, age = engine.actor.parameters(step), friction.age(engine.streams, step).clamp(max=step)
+        past.append(weights(engine))
+        used, age = by_seed(engine.actor.parameters(step)), friction.age(engine.streams, step).clamp(max=step)
         for seed in range(2):
             assert torch.equal(used[seed], past[step - age[seed]][seed])
         engine.advance()

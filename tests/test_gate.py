@@ -80,6 +80,21 @@ def test_nan_rewards_and_impossible_actions_are_never_kept(config):
     assert (weights[2:] > 0).all()
 
 
+@pytest.mark.parametrize("config", [rate(1.0), rate(0.67), price(-1.0), price(-1.0, hard=False)])
+def test_an_impossible_action_without_advantage_is_not_kept_either(config):
+    gate = KondoGate(config)
+    weights = gate.compute_gate(torch.tensor([-INF, -1.0, -2.0]), torch.tensor([0.0, 1.0, -1.0])).gate_weights
+    assert weights[0] == 0
+    assert weights[1] > 0
+    logits = torch.tensor([[-INF, 0.0], [0.0, 0.0], [1.0, 0.0]])
+    assert gate(logits, torch.zeros(3, dtype=torch.long), torch.tensor([0.0, 1.0, -1.0])).gated_policy_loss.isfinite()
+
+
+def test_advantages_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match="shape"):
+        KondoGate(rate(0.5)).compute_gate(torch.zeros(4), torch.zeros(4, 1))
+
+
 def test_a_batch_of_nothing_but_nan_keeps_nothing():
     assert keep(rate(0.5), [-1.0, -1.0], [NAN, NAN]) == [0, 0]
 

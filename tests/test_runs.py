@@ -137,7 +137,7 @@ def interrupt_at(step: int):
     return watch
 
 
-@pytest.mark.parametrize("damage", ["torn line", "torn checkpoint", "no checkpoint", "lost log"])
+@pytest.mark.parametrize("damage", ["torn line", "torn checkpoint", "another version", "no checkpoint", "lost log"])
 def test_damaged_folders_recover_to_the_undisturbed_log(tmp_path, undisturbed, damage, capsys):
     with pytest.raises(Interrupted):
         train(BLOCK, tmp_path, checkpoint_seconds=0, watch=interrupt_at(150))
@@ -148,13 +148,17 @@ def test_damaged_folders_recover_to_the_undisturbed_log(tmp_path, undisturbed, d
             file.write('{"step": 160, "se')
     elif damage == "torn checkpoint":
         checkpoint.write_bytes(checkpoint.read_bytes()[:-500])
+    elif damage == "another version":
+        state = torch.load(checkpoint, weights_only=True)
+        del state["engine"]["ledger"]
+        torch.save(state, checkpoint)
     elif damage == "no checkpoint":
         checkpoint.unlink()
     else:
         log.write_bytes(log.read_bytes()[:100])
     assert train(BLOCK, tmp_path) == "done"
     assert log_of(folder) == undisturbed
-    assert ("starting over" in capsys.readouterr().err) == (damage == "torn checkpoint")
+    assert ("starting over" in capsys.readouterr().err) == (damage in ("torn checkpoint", "another version"))
 
 
 def test_a_failed_run_is_recorded_with_its_traceback_and_can_be_tried_again(tmp_path, undisturbed):
@@ -172,7 +176,7 @@ def test_a_diverged_run_is_recorded_with_its_step_and_is_complete(tmp_path, monk
 
     def poisoned(self):
         if self.step == 12:
-            self.learner.flat[1] = torch.nan
+            self.learner.leaves["bias_1"].data[1] = torch.nan
         advance(self)
 
     monkeypatch.setattr(Engine, "advance", poisoned)

@@ -101,3 +101,22 @@ def test_the_loss_is_normalised_by_the_full_batch_not_by_what_was_kept():
     advantages = torch.arange(1.0, 11.0)
     output = KondoGate(KondoGateConfig(gate_rate=0.1))(logits, actions, advantages)
     assert output.gated_policy_loss.item() == pytest.approx(10 * torch.tensor(V).log().item() / 10)
+
+
+def test_models_with_one_decision_per_row_and_no_mask_argument_are_trained_too():
+    class Classifier(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = nn.Linear(3, V)
+
+        def forward(self, input_ids):
+            return SimpleNamespace(logits=self.head(input_ids))
+
+    model, inputs = Classifier(), torch.randn(8, 3)
+    actions, advantages = torch.randint(V, (8,)), torch.randn(8)
+    trainer = KondoTrainer(model, gate_rate=0.5, optimizer=torch.optim.SGD(model.parameters(), lr=0.0))
+    assert trainer.step(inputs, actions, advantages)["backward_rows"] == 4
+    ours = gradients(model)
+    model.zero_grad()
+    trainer.gate(model(inputs).logits, actions, advantages).gated_policy_loss.backward()
+    torch.testing.assert_close(ours, gradients(model))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kondo.policies import Parameters, Policy
+from kondo.schema import register
 from kondo.streams import Streams
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ TASKS: dict[str, type[Any]] = {}
 
 def task(cls: type[T]) -> type[T]:
     """Register a task, a dataclass of its settings, under its class name in lower case."""
-    TASKS[cls.__name__.lower()] = cls
+    register(TASKS, cls.__name__.lower(), cls)
     return cls
 
 
