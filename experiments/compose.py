@@ -40,6 +40,26 @@ SCIENCE = ("task", "method", "friction", "screen", "probe", "actor", "optimizer"
 """The keys of the config that say what a run is; the gate joins them where the method has one."""
 
 
+def _level(intensity: Any) -> float:
+    if isinstance(intensity, bool) or not isinstance(intensity, (int, float)) or not 0 <= intensity < 1:
+        raise ConfigError(f"intensity={intensity!r}: expected null or a number in [0, 1)")
+    return float(intensity)
+
+
+def _dial(intensity: Any, full: float, default: float) -> float:
+    """${dial:intensity,full,default}: that share of the full amount, or the default where no intensity is given."""
+    return default if intensity is None else type(full)(round(_level(intensity) * full, 6))
+
+
+def _crowd(intensity: Any, few: int, default: int) -> int:
+    """${crowd:intensity,few,default}: so many arms that this share of them is beyond the few."""
+    return default if intensity is None else round(few / (1 - _level(intensity)))
+
+
+OmegaConf.register_new_resolver("dial", _dial, replace=True)
+OmegaConf.register_new_resolver("crowd", _crowd, replace=True)
+
+
 @dataclass(frozen=True)
 class WandbSettings:
     mode: str = knob("offline", choices=("offline", "online", "disabled"))
@@ -117,10 +137,13 @@ def job(config: DictConfig, sweeping: bool) -> Job:
 
     A gate for a method without one is an error; in a sweep it only means that the axis is not for that method.
     """
-    plain = OmegaConf.to_container(config, resolve=True)
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise (error.__cause__ if isinstance(error.__cause__, ConfigError) else ConfigError(str(error))) from None
     assert isinstance(plain, dict)
-    plain.pop("budget", None)
-    plain.pop("experiment", None)
+    for key in ("budget", "experiment", "intensity"):
+        plain.pop(key, None)
     gate = plain.pop("gate", None)
     cell = {key: plain.pop(key) for key in SCIENCE if key in plain}
     name = cell["method"].get("name") if isinstance(cell.get("method"), dict) else None

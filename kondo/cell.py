@@ -152,16 +152,15 @@ def parse(data: Any) -> Cell:
         check_range(value, knob(0, low=1).metadata["limits"], key)
 
     frictions = check_keys(data.get("friction") or {}, FRICTIONS, "friction")
+    built = [
+        build(cls, frictions[name] or {}, f"friction.{name}") for name, cls in FRICTIONS.items() if name in frictions
+    ]
     cell = Cell(
         task=task,
         method=method,
         options=options,
         gate=_gate(method, data.get("gate"), task),
-        frictions=tuple(
-            build(cls, frictions[name] or {}, f"friction.{name}")
-            for name, cls in FRICTIONS.items()
-            if name in frictions
-        ),
+        frictions=tuple(friction for friction in built if not friction.idle()),
         screen=build(ScreenSettings, data.get("screen") or {}, "screen"),
         probe=build(ProbeSettings, data.get("probe") or {}, "probe"),
         actor=build(ActorSettings, data.get("actor") or {}, "actor"),

@@ -33,6 +33,10 @@ def friction(cls: F) -> F:
 class Friction:
     """No friction: what every friction does unless it says otherwise."""
 
+    def idle(self) -> bool:
+        """Whether it does nothing with these settings; then it is no part of a cell."""
+        return False
+
     def on_task(self, task: Any) -> Any:
         """The task, made harder."""
         return task
@@ -86,6 +90,9 @@ class Staleness(Friction):
     delay_mode: str = knob("fixed", choices=("fixed", "uniform"))
     """fixed: always D old; uniform: an age drawn from 0..D in each step."""
 
+    def idle(self) -> bool:
+        return self.delay == 0
+
     def longest_delay(self) -> int:
         return self.delay
 
@@ -105,9 +112,10 @@ class ActorBugs(Friction):
     penalty: float = knob(0.0, low=0)
     """Taken off the reward of junk, which otherwise earns whatever it happens to deserve."""
 
+    def idle(self) -> bool:
+        return self.prob == 0
+
     def on_actions(self, batch: Batch, streams: Streams, step: int) -> Batch:
-        if self.prob == 0:
-            return batch
         junk = self._junk(batch, streams, step)
         batch = batch.with_actions(junk, torch.zeros_like(batch.actions))
         sure = junk.view(*junk.shape, *[1] * (batch.actions.dim() - 2))
@@ -131,6 +139,9 @@ class RewardCorruption(Friction):
     """q: how often."""
     std: float = knob(1.0, low=0)
     """σ of the Gaussian noise."""
+
+    def idle(self) -> bool:
+        return self.prob == 0
 
     def on_rewards(self, batch: Batch, streams: Streams, step: int) -> Batch:
         corrupt = streams.uniform("corrupt", step, batch.rows) < self.prob

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,11 +156,11 @@ class Learner:
             log_prob = taken(log_policy, batch.actions)  # [S, B, …]
             advantage = per_entry(self.advantage(batch, log_policy), log_prob)
             loss = self.losses(
-                log_prob=log_prob,
-                target_log_prob=taken(log_policy, batch.contexts.targets),
-                advantage=advantage,
-                delight=self.delight(batch, log_prob, advantage, step) if "delight" in self.wants else advantage,
-                actor_log_prob=batch.actor_log_prob,
+                log_prob=lambda: log_prob,
+                target_log_prob=lambda: taken(log_policy, batch.contexts.targets),
+                advantage=lambda: advantage,
+                delight=lambda: self.delight(batch, log_prob, advantage, step),
+                actor_log_prob=lambda: batch.actor_log_prob,
             )
             total = loss.flatten(1).mean(dim=1)  # [S]
             self.backward(total)
@@ -204,15 +204,16 @@ class Learner:
         with self.ledger.phase("backward"):
             actions = chosen.rows(batch.actions)
             survivors = self.policy.log_policy(self.leaves, chosen.rows(batch.contexts.inputs), actions)
+            kept_entries = chosen.weight != 0
             loss = self.losses(
-                log_prob=taken(survivors, actions),
-                target_log_prob=taken(survivors, chosen.rows(batch.contexts.targets)),
-                advantage=torch.where(chosen.weight != 0, chosen.rows(advantage), 0.0),  # NaN · 0 would be NaN
-                delight=chosen.rows(delight),
-                actor_log_prob=chosen.rows(batch.actor_log_prob),
-                weight=chosen.weight,
+                log_prob=lambda: taken(survivors, actions),
+                target_log_prob=lambda: taken(survivors, chosen.rows(batch.contexts.targets)),
+                advantage=lambda: torch.where(kept_entries, chosen.rows(advantage), 0.0),  # NaN · 0 would be NaN
+                delight=lambda: chosen.rows(delight),
+                actor_log_prob=lambda: chosen.rows(batch.actor_log_prob),
+                weight=lambda: chosen.weight,
             )
-            total = torch.where(chosen.weight != 0, loss, 0.0).flatten(1).sum(dim=1) / decisions  # by the FULL batch
+            total = torch.where(kept_entries, loss, 0.0).flatten(1).sum(dim=1) / decisions  # by the FULL batch
             self.backward(total)
         return kept > 0, healthy & total.detach().isfinite()
 
@@ -226,8 +227,9 @@ class Learner:
             self.ledger.add(screened=batch.actions.shape[1])
         return self.screen.delight(log_prob, advantage, batch.contexts.inputs, batch.actions, step)
 
-    def losses(self, **quantities: Tensor) -> Tensor:
-        return self.objective(*(quantities[name] for name in self.wants), **self.options)
+    def losses(self, **quantities: Callable[[], Tensor]) -> Tensor:
+        """The objective, on the quantities it asks for."""
+        return self.objective(*(quantities[name]() for name in self.wants), **self.options)
 
     def backward(self, total: Tensor) -> None:
         """Gradients of every seed's own loss, [S]: seeds share no parameter."""

@@ -57,7 +57,7 @@ class Mnist:
         """Training images by number. [S, B] → contexts"""
         rows = self.images.train.index_select(0, index.flatten())
         return Contexts(
-            inputs=rows.float().mul_(self.images.scale).view(*index.shape, -1),
+            inputs=(rows * self.images.scale).view(*index.shape, -1),
             targets=self.images.train_labels[index],
         )
 
@@ -69,7 +69,7 @@ class Mnist:
         policy, seeds, count = self.policy(), len(streams.seeds), len(self.images.test)
         totals = torch.zeros(3, seeds, device=streams.device)
         for first in range(0, count, CHUNK):
-            inputs = self.images.test[first : first + CHUNK].float().mul_(self.images.scale).expand(seeds, -1, -1)
+            inputs = (self.images.test[first : first + CHUNK] * self.images.scale).expand(seeds, -1, -1)
             labels = self.images.test_labels[first : first + CHUNK].expand(seeds, -1)
             log_policy = policy.log_policy(parameters, inputs)  # [S, CHUNK, K]
             right = log_policy.argmax(dim=-1) == labels
