@@ -59,7 +59,9 @@ def percent(share: float) -> str:
 
 
 def gate_label(rate: float, price: float) -> str:
-    """ρ=3% or λ=0"""
+    """ρ=3% or λ=0; nothing for a method without a gate"""
+    if rate != rate and price != price:
+        return ""
     return f"λ={price:g}" if rate != rate else f"ρ={percent(rate)}"
 
 
@@ -70,7 +72,7 @@ def note(figure: Figure, points: pd.DataFrame, extra: str = "") -> None:
     words = [
         f"n = {fewest if fewest == most else f'{fewest}–{most}'} seeds",
         f"{points['step'].max():,} steps = {points['forward'].max():,.0f} forward passes",
-        "95% bootstrap intervals",
+        "bands: 95% bootstrap intervals",
         *([f"{lost} seeds diverged"] if lost else []),
         *([extra] if extra else []),
     ]

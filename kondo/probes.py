@@ -44,6 +44,7 @@ def none(engine: Engine, settings: ProbeSettings) -> Columns:
 
 
 @probe
+@torch.enable_grad()
 def alignment(engine: Engine, settings: ProbeSettings) -> Columns:
     """Cosines of each method's expected update with ∇J and with the supervised gradient, at the present parameters.
 
@@ -53,8 +54,7 @@ def alignment(engine: Engine, settings: ProbeSettings) -> Columns:
     learner = engine.learner
     task: Any = engine.task
     contexts = task.at(engine.streams.below(task.size, "probe", 0, (settings.samples,)))
-    with torch.enable_grad():
-        log_policy = learner.policy.log_policy(learner.leaves, contexts.inputs, contexts.targets)  # [S, N, K]
+    log_policy = learner.policy.log_policy(learner.leaves, contexts.inputs, contexts.targets)  # [S, N, K]
     exact = log_policy.detach()
     policy, arms = exact.exp(), exact.shape[-1]
     reward = torch.nn.functional.one_hot(contexts.targets, arms).float()

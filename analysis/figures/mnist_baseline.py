@@ -1,0 +1,26 @@
+"""What the reward is compared with, on MNIST."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis import plots, style
+from analysis.load import final
+from analysis.tables import SETTING, aggregate
+
+NAMES = {"confidence": "Σπ²", "half": "½", "zero": "0", "oracle": "π(y*) (oracle)"}
+
+
+def select(frame: pd.DataFrame) -> pd.DataFrame:
+    return aggregate(final(frame), ["task.baseline", *SETTING])
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    figure, axes = plots.panels(1, 1)
+    table = table.sort_values(["task.baseline", "method.name"])
+    names = [f"b = {NAMES.get(row['task.baseline'])}   {plots.label(row)}" for row in table.to_dict("records")]
+    plots.dots(axes, table, names, [style.colour(method) for method in table["method.name"]])
+    axes.set(xscale="log", xlabel="final test error", title="MNIST: the baseline b of the advantage")
+    style.note(figure, table)
+    return figure

@@ -1,0 +1,27 @@
+"""Quality against cost on MNIST: final test error against counted backward passes, and against seconds."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis import plots, style
+
+REFERENCES = ("pg", "dg", "ce")
+
+
+def select(frame: pd.DataFrame) -> pd.DataFrame:
+    return plots.pareto_table(frame, REFERENCES, ["backward", "seconds"])
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    figure, (left, right) = plots.panels(1, 2, sharey=True)
+    plots.pareto_panel(left, table, "backward", REFERENCES)
+    plots.pareto_panel(right, table, "seconds", REFERENCES)
+    left.set(xlabel="backward passes, counted, per seed", ylabel="test error of the greedy policy")
+    right.set(xlabel="seconds per seed, this machine, single thread")
+    left.set_title("MNIST: what each backward pass buys")
+    right.set_title("… and each second")
+    left.legend(loc="lower left", fontsize=7)
+    style.note(figure, table[table["kind"] == "point"], "CE sees the labels")
+    return figure

@@ -1,0 +1,121 @@
+"""The few ways in which the figures draw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import style
+from analysis.load import final
+from analysis.stats import bootstrap, pareto_front
+from analysis.tables import SETTING, aggregate, seconds
+
+DASHES = ("-", "--", ":", "-.", (0, (1, 3)))
+
+
+def label(row: Mapping[Any, Any]) -> str:
+    """A setting in a few characters: DG-K ρ=3%"""
+    gate = style.gate_label(row["gate.rate"], row["gate.price"])
+    return f"{style.name(row['method.name'])} {gate}".strip()
+
+
+def lines(axes: Axes, table: pd.DataFrame, x: str, y: str = "error", by: Sequence[str] = SETTING) -> None:
+    """A line with its band per setting, one colour per method, one dash per gate; named in a legend."""
+    seen: dict[str, int] = {}
+    for _, group in table.groupby(list(by), dropna=False, sort=False):
+        first = group.iloc[0].to_dict()
+        method = first["method.name"]
+        group = group.sort_values(x)
+        dash = DASHES[seen.get(method, 0) % len(DASHES)]
+        seen[method] = seen.get(method, 0) + 1
+        axes.fill_between(group[x], group[f"{y}_low"], group[f"{y}_high"], color=style.colour(method), alpha=0.15, lw=0)
+        axes.plot(group[x], group[y], color=style.colour(method), ls=dash, label=label(first))
+
+
+def dots(axes: Axes, table: pd.DataFrame, names: Sequence[str], colours: Sequence[str]) -> None:
+    """A row per entry: its error as a dot with its interval."""
+    for place, (row, colour) in enumerate(zip(table.to_dict("records"), colours, strict=True)):
+        spread = [[row["error"] - row["error_low"]], [row["error_high"] - row["error"]]]
+        axes.errorbar(row["error"], place, xerr=spread, fmt="o", color=colour, capsize=2)
+    axes.set_yticks(range(len(table)), list(names))
+    axes.invert_yaxis()
+
+
+def pareto_table(frame: pd.DataFrame, references: Sequence[str], costs: Sequence[str]) -> pd.DataFrame:
+    """A point per setting at the end of training; and the learning curves of the references, a row per evaluation."""
+    runs = frame.assign(seconds=seconds(frame))
+    by = [*SETTING, "gate.priority"]
+    points = aggregate(final(runs), by).assign(kind="point")
+    for cost in costs:
+        ends = final(runs)
+        spread = [bootstrap(group[cost]) for _, group in ends.groupby(by, dropna=False)]
+        points[f"{cost}_low"], points[f"{cost}_high"] = [s.low for s in spread], [s.high for s in spread]
+        points[f"front_{cost}"] = False
+        fair = points["method.name"] != "ce"  # the oracle sees the labels
+        points.loc[fair, f"front_{cost}"] = pareto_front(points.loc[fair, cost], points.loc[fair, "error"])
+    course = runs[runs["method.name"].isin(references) & (runs["step"] > 0)]
+    curves = aggregate(course, [*by, "step"]).assign(kind="curve")
+    return pd.concat([points, curves], ignore_index=True)
+
+
+def pareto_panel(axes: Axes, table: pd.DataFrame, cost: str, references: Sequence[str]) -> None:
+    """Error against one cost: families of gates, references on their way and at their end, and the front."""
+    points = table[table["kind"] == "point"]
+    gated = points[points["method.name"] == "dgk"]
+    delight = gated[gated["gate.priority"] == "delight"]
+    families = [
+        (
+            delight[delight["gate.rate"].notna()],
+            "gate.rate",
+            "o",
+            True,
+            "DG-K, fixed rate ρ",
+            (0, -13),
+            style.colour("dgk"),
+        ),
+        (
+            delight[delight["gate.price"].notna()],
+            "gate.price",
+            "D",
+            False,
+            "DG-K, fixed price λ",
+            (0, 7),
+            style.colour("dgk"),
+        ),
+        (gated[gated["gate.priority"] == "uniform"], "gate.rate", "v", True, "ρ at random", (0, 7), "#b0b0b0"),
+    ]
+    for gates, order, marker, filled, name, offset, colour in families:
+        if gates.empty:
+            continue
+        gates = gates.sort_values(order)
+        axes.fill_between(gates[cost], gates["error_low"], gates["error_high"], color=colour, alpha=0.15, lw=0)
+        face = colour if filled else "white"
+        axes.plot(gates[cost], gates["error"], marker=marker, color=colour, mfc=face, lw=0.8, label=name)
+        for gate in gates.to_dict("records"):
+            text = style.gate_label(gate["gate.rate"], gate["gate.price"])
+            at = gate[cost], gate["error"]
+            axes.annotate(text, at, offset, textcoords="offset points", fontsize=6.5, ha="center", color=colour)
+    for method in references:
+        colour = style.colour(method)
+        curve = table[(table["kind"] == "curve") & (table["method.name"] == method)].sort_values("step")
+        axes.plot(curve[cost], curve["error"], color=colour, lw=1, alpha=0.7)
+        for point in points[points["method.name"] == method].to_dict("records"):
+            spread = [[point["error"] - point["error_low"]], [point["error_high"] - point["error"]]]
+            at = point[cost], point["error"]
+            axes.errorbar(*at, spread, fmt="s", ms=6, color=colour, capsize=3)
+            axes.annotate(style.name(method), at, (8, -3), textcoords="offset points", color=colour, weight="bold")
+    front = points[points[f"front_{cost}"] == True].sort_values(cost)  # noqa: E712  curves have none
+    axes.step(front[cost], front["error"], where="post", color="black", ls=":", lw=1.2, label="Pareto front")
+    axes.set(xscale="log", yscale="log")
+    axes.margins(x=0.12)
+
+
+def panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
+    """A grid of axes at the suite's size per panel."""
+    size = (4.3 * columns if columns > 1 else 6.4, 3.3 * rows if rows > 1 else 3.9)
+    return plt.subplots(rows, columns, figsize=size, **options)
