@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce figures report test peer-test lint format clean
+.PHONY: help setup reproduce figures report test peer-test bench lint format clean
 
 help: ## show this help
 	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder]"
@@ -39,6 +39,10 @@ test: $(READY) ## the whole test suite
 
 peer-test: $(READY) ## run the tests that kondo-gate 0.1.0 published against kondo
 	$(BIN)/python -m tests.peer
+
+bench: $(READY) ## speed against the peer and against ourselves, as ratios, in one run
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps kondo-gate==0.1.0
+	$(BIN)/python -m experiments.bench
 
 lint: $(READY) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -84,14 +84,38 @@ def too_few(errors: pd.DataFrame, wanted: Sequence[Any]) -> Finding | None:
     missing = [setting for setting in wanted if setting not in errors]
     seeds = 0 if missing else int(errors[list(wanted)].count().min())
     if missing or seeds < MIN_SEEDS:
-        why = f"no runs of {', '.join(map(str, missing))}" if missing else f"{seeds} seeds, {MIN_SEEDS} needed"
+        why = (
+            f"{len(missing)} of {len(wanted)} settings have no runs"
+            if missing
+            else f"{seeds} seeds, {MIN_SEEDS} needed"
+        )
         return Finding(TOO_FEW, why, seeds=seeds)
     return None
 
 
-def verdict(*held: bool) -> str:
-    """All of it, some of it, or none."""
-    return REPRODUCED if all(held) else PARTLY if any(held) else NOT
+def verdict(*parts: bool | None) -> str:
+    """All parts of a claim held, some, or none; None is a part that more runs might decide either way."""
+    if all(parts):
+        return REPRODUCED
+    if any(parts):
+        return PARTLY
+    return TOO_FEW if None in parts else NOT
+
+
+def below(interval: Interval, bound: float) -> bool | None:
+    """Whether a mean is below a bound, where its interval tells."""
+    return True if interval.high < bound else False if interval.low > bound else None
+
+
+def reaches(factor: Interval, paper: float) -> bool | None:
+    """Whether a factor is near the paper's or beyond it, and surely above one."""
+    if factor.mean >= NEAR * paper and factor.low > 1:
+        return True
+    return False if factor.high < NEAR * paper else None
+
+
+def negated(interval: Interval) -> Interval:
+    return Interval(-interval.mean, -interval.high, -interval.low)
 
 
 def span(interval: Interval, form: str = ".2%") -> str:
@@ -115,22 +139,23 @@ def gate_dominates(frame: pd.DataFrame) -> Finding:
     gates = [setting for setting in errors if setting not in ("PG", "DG", "CE (oracle)")]
     if few := too_few(errors, ["PG", "DG", *gates]) or (None if gates else Finding(TOO_FEW, "no gates")):
         return few
-    results = []
+    results, dominated = [], []
     for reference in ("PG", "DG"):
         cheaper = [gate for gate in gates if costs[gate].mean() < costs[reference].mean()]
         tried = {gate: paired(errors[gate], errors[reference], level=1 - 0.05 / len(gates)) for gate in cheaper}
         if tried:
             best = min(tried, key=lambda gate: tried[gate].high)
             results.append((reference, best, tried[best], costs[best].mean() / costs[reference].mean()))
+        held = [below(difference, 0) for difference in tried.values()]
+        dominated.append(True if any(held) else None if None in held else False)
     detail = "; ".join(
         f"{gate} against {reference}: error {errors[gate].mean():.3g} against {errors[reference].mean():.3g}, "
         f"with {share:.0%} of the backward passes"
         for reference, gate, _, share in results
     )
     hardest = max((difference for _, _, difference, _ in results), key=lambda each: each.high, default=None)
-    won = sum(difference.high < 0 for _, _, difference, _ in results)
     return Finding(
-        verdict(won >= 1, won == 2),
+        verdict(*dominated),
         detail or "no gate needed fewer backward passes",
         None if hardest is None else hardest.mean,
         None if hardest is None else (hardest.low, hardest.high),
@@ -146,20 +171,19 @@ def gate_dominates(frame: pd.DataFrame) -> Finding:
 )
 def gate_matches_dg(frame: pd.DataFrame) -> Finding:
     """Matches: the paired difference in final error is below half a point, at 95%. Fewer: backward passes until 5%
-    error, the better of PG and DG over DG-K."""
+    error, those of PG over those of DG-K (a gate of 3% that matches DG per forward pass saves 33 times against DG)."""
     errors = _labelled(frame, "error")
     if few := too_few(errors, ["PG", "DG", "DG-K ρ=3%"]):
         return few
     gap = paired(errors["DG-K ρ=3%"], errors["DG"])
     costs = _costs(frame)
     ratios = {name: ratio(costs[name], costs["DG-K ρ=3%"]) for name in ("PG", "DG")}
-    best = min(ratios.values(), key=lambda each: each.mean)
     return Finding(
-        verdict(gap.high < MARGIN, best.mean >= NEAR * 100),
+        verdict(below(gap, MARGIN), reaches(ratios["PG"], 100)),
         f"final error {errors['DG-K ρ=3%'].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference {span(gap)}; "
         f"{span(ratios['DG'], '.3g')}× fewer backward passes to 5% than DG, {span(ratios['PG'], '.3g')}× than PG",
-        best.mean,
-        (best.low, best.high),
+        ratios["PG"].mean,
+        (ratios["PG"].low, ratios["PG"].high),
         **scope(frame, errors),
     )
 
@@ -184,7 +208,7 @@ def gate_is_cheaper(frame: pd.DataFrame) -> Finding:
     dg = min((factors["DG", c] for c in (1, 4, 8, 16)), key=lambda each: each.mean)
     late = int((~_reached(frame)["PG"]).sum())
     return Finding(
-        verdict(dg.mean >= NEAR * 2, factors["DG-K", 4].mean >= NEAR * 6, factors["DG-K", 8].mean >= NEAR * 10),
+        verdict(reaches(dg, 2), reaches(factors["DG-K", 4], 6), reaches(factors["DG-K", 8], 10)),
         f"DG at least {span(dg, '.3g')}× at every c; DG-K {span(factors['DG-K', 4], '.3g')}× at c = 4, "
         f"{span(factors['DG-K', 8], '.3g')}× at c = 8"
         + (f"; lower bounds, as {late} seeds of PG never reached 5%" if late else ""),
@@ -201,8 +225,7 @@ def gate_is_cheaper(frame: pd.DataFrame) -> Finding:
     "mnist_priority",
 )
 def delight_ranks_best(frame: pd.DataFrame) -> Finding:
-    """Better: the paired difference in final error is below zero at 95%, Bonferroni-corrected. First the pure
-    priorities, then the mixes."""
+    """Better: the paired difference in final error is below zero at 95%, Bonferroni-corrected."""
     frame = frame.assign(priority=frame["gate.priority"].where(
         frame["gate.priority"] != "additive", "additive " + frame["gate.alpha"].astype(str)))  # fmt: skip
     errors = by_setting(frame, "error", ["priority"])
@@ -212,9 +235,8 @@ def delight_ranks_best(frame: pd.DataFrame) -> Finding:
     gaps = {name: paired(errors["delight"], errors[name], 1 - 0.05 / len(others)) for name in others}
     closest = max(gaps, key=lambda name: gaps[name].high)
     beaten = [name for name in others if gaps[name].high < 0]
-    pure = [name for name in others if not name.startswith("additive")]
     return Finding(
-        verdict(set(pure) <= set(beaten), len(beaten) == len(others)),
+        verdict(*(below(gap, 0) for gap in gaps.values())),
         f"delight {errors['delight'].mean():.2%}; beats {len(beaten)} of {len(others)}; closest: {closest} at "
         f"{errors[closest].mean():.2%}, difference {span(gaps[closest])}",
         gaps[closest].mean,
@@ -239,7 +261,7 @@ def noise_is_tolerated(frame: pd.DataFrame) -> Finding:
     rises = {method: paired(errors[method, 0.5], errors[method, 0.0]) for method in ("dg", "dgk")}
     more = paired(errors["dgk", 0.5] - errors["dgk", 0.0], errors["dg", 0.5] - errors["dg", 0.0])
     return Finding(
-        verdict(rises["dg"].high < MARGIN, more.low > 0),
+        verdict(below(rises["dg"], MARGIN), below(negated(more), 0)),
         f"at 50% noise DG's error rises by {span(rises['dg'])}, DG-K's by {span(rises['dgk'])}",
         more.mean,
         (more.low, more.high),
@@ -255,7 +277,7 @@ def noise_is_tolerated(frame: pd.DataFrame) -> Finding:
     "mnist_staleness",
 )
 def dg_survives_staleness(frame: pd.DataFrame) -> Finding:
-    """DG's error is below PG's and IS-PG's at 95%; PG's is at least five times DG's; DG's is below 4%."""
+    """DG's error is below PG's and IS-PG's at 95%; PG's is about five times DG's or more; DG's is below 4%."""
     stale = frame[frame["friction.staleness.delay"] == 1000]
     errors = by_setting(stale, "error", ["method.name"])
     if few := too_few(errors, ["pg", "is_pg", "dg"]):
@@ -264,7 +286,7 @@ def dg_survives_staleness(frame: pd.DataFrame) -> Finding:
     closest = max(gaps.values(), key=lambda each: each.high)
     means = errors.mean()
     return Finding(
-        verdict(closest.high < 0, means["pg"] > 5 * means["dg"], means["dg"] < 0.04),
+        verdict(below(closest, 0), reaches(ratio(errors["pg"], errors["dg"]), 5), below(bootstrap(errors["dg"]), 0.04)),
         "final errors: " + ", ".join(f"{name(str(method))} {mean:.1%}" for method, mean in means.items()),
         closest.mean,
         (closest.low, closest.high),
@@ -289,7 +311,7 @@ def dg_aligns(frame: pd.DataFrame) -> Finding:
     begun = indexed.loc[list(starts.items())].reset_index("step")
     changes = {method: paired(ends[f"cos_{method}_mixed"], begun[f"cos_{method}_mixed"]) for method in ("pg", "dg")}
     return Finding(
-        verdict(changes["pg"].high < 0, changes["dg"].low > 0),
+        verdict(below(changes["pg"], 0), below(negated(changes["dg"]), 0)),
         "; ".join(
             f"{name(method)}: from {begun[f'cos_{method}_mixed'].mean():.2f} to "
             f"{ends[f'cos_{method}_mixed'].mean():.2f}, change {span(change, '.2f')}"
@@ -318,7 +340,7 @@ def importance_sampling_is_no_substitute(frame: pd.DataFrame) -> Finding:
     gaps = {d: paired(errors["dg", d], errors["is_pg", d], 1 - 0.05 / len(delays)) for d in delays}
     last = gaps[delays[-1]]
     return Finding(
-        verdict(*(gap.high < 0 for gap in gaps.values())),
+        verdict(*(below(gap, 0) for gap in gaps.values())),
         "DG minus IS-PG: " + "; ".join(f"D = {delay:g}: {span(gap)}" for delay, gap in gaps.items()),
         last.mean,
         (last.low, last.high),

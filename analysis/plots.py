@@ -63,8 +63,9 @@ def pareto_table(frame: pd.DataFrame, references: Sequence[str], costs: Sequence
     return pd.concat([points, curves], ignore_index=True)
 
 
-def pareto_panel(axes: Axes, table: pd.DataFrame, cost: str, references: Sequence[str]) -> None:
-    """Error against one cost: families of gates, references on their way and at their end, and the front."""
+def pareto_panel(axes: Axes, table: pd.DataFrame, cost: str, references: Sequence[str], named: bool = True) -> None:
+    """Error against one cost: families of gates, references on their way and at their end, and the front. The axes show
+    what the points span; gates are labelled if named."""
     points = table[table["kind"] == "point"]
     gated = points[points["method.name"] == "dgk"]
     delight = gated[gated["gate.priority"] == "delight"]
@@ -96,7 +97,7 @@ def pareto_panel(axes: Axes, table: pd.DataFrame, cost: str, references: Sequenc
         axes.fill_between(gates[cost], gates["error_low"], gates["error_high"], color=colour, alpha=0.15, lw=0)
         face = colour if filled else "white"
         axes.plot(gates[cost], gates["error"], marker=marker, color=colour, mfc=face, lw=0.8, label=name)
-        for gate in gates.to_dict("records"):
+        for gate in gates.to_dict("records") if named else ():
             text = style.gate_label(gate["gate.rate"], gate["gate.price"])
             at = gate[cost], gate["error"]
             axes.annotate(text, at, offset, textcoords="offset points", fontsize=6.5, ha="center", color=colour)
@@ -111,8 +112,8 @@ def pareto_panel(axes: Axes, table: pd.DataFrame, cost: str, references: Sequenc
             axes.annotate(style.name(method), at, (8, -3), textcoords="offset points", color=colour, weight="bold")
     front = points[points[f"front_{cost}"] == True].sort_values(cost)  # noqa: E712  curves have none
     axes.step(front[cost], front["error"], where="post", color="black", ls=":", lw=1.2, label="Pareto front")
-    axes.set(xscale="log", yscale="log")
-    axes.margins(x=0.12)
+    axes.set(xscale="log", yscale="log", xlim=(points[cost].min() / 1.8, points[cost].max() * 2.2))
+    axes.set_ylim(points["error"].min() / 1.4, min(1.0, points["error"].max() * 2))
 
 
 def panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:

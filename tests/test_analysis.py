@@ -161,6 +161,7 @@ def bandit_frame(errors: dict, seeds: int = 10, spread: float = 0.01) -> pd.Data
                     "method.name": method,
                     "gate.rate": rate,
                     "gate.price": np.nan,
+                    "gate.priority": "delight" if method == "dgk" else np.nan,
                     "error": error + spread * rng.normal(),
                     "backward": backward,
                 }
@@ -176,6 +177,7 @@ def bandit_frame(errors: dict, seeds: int = 10, spread: float = 0.01) -> pd.Data
         ((0.5, 50), claims.NOT),
         ((0.1, 100), claims.NOT),  # better, but no cheaper
         ((0.199, 50), claims.PARTLY),  # a difference to DG that noise explains
+        ((0.399, 50), claims.TOO_FEW),  # worse than DG, and one to PG that noise explains
     ],
 )
 def test_domination_needs_lower_error_beyond_noise_and_fewer_backward_passes(gate, verdict):

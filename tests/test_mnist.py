@@ -206,7 +206,7 @@ def test_int8_has_255_levels_per_seed():
 
 
 def test_expected_update_of_pg_is_the_gradient_of_the_expected_reward():
-    engine = trained(digits("dg", probe={"name": "alignment", "samples": 60}), [0, 1], steps=20)
+    engine = trained(digits("dg", probe={"name": "alignment", "samples": 60}), [0, 1], steps=300)
     for row in engine.evaluate():
         assert row["cos_pg_clean"] == pytest.approx(1, abs=1e-4)  # a baseline shifts no expectation
         assert row["cos_is_pg_mixed"] == pytest.approx(1, abs=1e-4)  # exact importance sampling neither

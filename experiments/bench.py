@@ -1,0 +1,175 @@
+"""Speed, as ratios measured in one run on one thread → bench/results.json: [{name, ratio, bar, detail}, …]
+
+    make bench
+
+Each entry is the best of several repeats, taken in turns so that a slow moment of the machine hits all alike.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from kondo import data
+from kondo.cell import parse
+from kondo.engine import Engine
+
+SEEDS, BATCH, REPEATS = 10, 100, 7
+Step = Callable[[], object]
+
+
+def best(steps: dict[str, Step], count: int = 30, warmup: int = 10) -> dict[str, float]:
+    """Seconds per call of each, the best of the repeats."""
+    for step in steps.values():
+        for _ in range(warmup):
+            step()
+    times = dict.fromkeys(steps, float("inf"))
+    for _ in range(REPEATS):
+        for name, step in steps.items():
+            begun = time.perf_counter()
+            for _ in range(count):
+                step()
+            times[name] = min(times[name], (time.perf_counter() - begun) / count)
+    return times
+
+
+def ours(method: str, gate: dict[str, Any] | None = None, **changes: Any) -> Engine:
+    plain = {"task": {"name": "mnist"}, "method": {"name": method}, "gate": gate, "steps": 10_000}
+    return Engine(parse(plain | changes), list(range(SEEDS)))
+
+
+def peer(method: str) -> Step:
+    """The loop that a user of kondo-gate 0.1.0 writes: one model, its loss, torch's Adam."""
+    import kondo_gate
+
+    images = data.load("mnist", Path("data"))
+    model = nn.Sequential(nn.Linear(784, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, 10))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    gate = kondo_gate.KondoGate(kondo_gate.KondoGateConfig(gate_rate=0.03))
+
+    def step() -> None:
+        index = torch.randint(len(images.train), (BATCH,))
+        logits = model(images.train[index].float() / 255)
+        policy = logits.detach().softmax(-1)
+        actions = torch.multinomial(policy, 1).squeeze(-1)
+        rewards = (actions == images.train_labels[index]).float()
+        advantages = rewards - kondo_gate.expected_confidence_baseline(policy)
+        if method == "dg":
+            loss, _ = kondo_gate.dg_loss(logits, actions, advantages)
+        else:
+            loss = gate(logits, actions, advantages).gated_policy_loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+def mnist() -> list[dict[str, Any]]:
+    square = torch.randn(1024, 1024)
+    dg, dgk = ours("dg"), ours("dgk", {"rate": 0.03})
+    times = best(
+        {
+            "peak": lambda: square @ square,
+            "peer dg": peer("dg"),
+            "peer dgk": peer("dgk"),
+            "dg": dg.advance,
+            "dgk": dgk.advance,
+        }
+    )
+    per_seed = {name: times[name] / SEEDS for name in ("dg", "dgk")}
+    macs = 784 * 100 + 100 * 100 + 100 * 10
+    # DG: forward, weight gradients, input gradients but of the first layer; DG-K: forward on all, everything on 3
+    work = {
+        "dg": 2 * BATCH * (3 * macs - 784 * 100),
+        "dgk": 2 * BATCH * macs + 2 * 3 * (3 * macs - 784 * 100 + macs),
+    }
+    peak = 2 * 1024**3 / times["peak"]
+    share = {name: work[name] / per_seed[name] / peak for name in work}
+    phases = {
+        name: ", ".join(
+            f"{key.removeprefix('seconds_')} {value / engine.step / SEEDS * 1e3:.2f}" for key, value in timed
+        )
+        for name, engine in (("dg", dg), ("dgk", dgk))
+        if (timed := [item for item in engine.ledger.timed.items() if item[0].startswith("seconds")])
+    }
+    results = []
+    for name, bar in (("dg", 2.5), ("dgk", 4.0)):
+        results.append(
+            {
+                "name": f"mnist: seed-steps per second of {name}, ten seeds stacked, over the kondo-gate loop",
+                "ratio": times[f"peer {name}"] / per_seed[name],
+                "bar": bar,
+                "detail": f"{per_seed[name] * 1e3:.3f} ms against {times[f'peer {name}'] * 1e3:.3f} ms per seed-step; "
+                f"{share[name]:.0%} of the {peak / 1e9:.0f} GFLOP/s matmul peak; ms by phase: {phases[name]}; matmuls "
+                f"at peak alone would take {work[name] / peak * 1e3:.3f} ms, so no more than "
+                f"{times[f'peer {name}'] * peak / work[name]:.1f} is possible",
+            }
+        )
+    results.append(
+        {
+            "name": "mnist: our DG step over our DG-K(3%) step",
+            "ratio": times["dg"] / times["dgk"],
+            "bar": 1.4,
+            "detail": f"{times['dg'] * 1e3:.2f} ms against {times['dgk'] * 1e3:.2f} ms for ten seeds",
+        }
+    )
+    return results
+
+
+def staleness() -> list[dict[str, Any]]:
+    """What remembering a thousand steps of parameters costs."""
+    short, long = (ours("dg", friction={"staleness": {"delay": delay}}) for delay in (1, 1000))
+    while long.step < 1010:  # until its memory is full
+        long.advance()
+    full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    times = best({"short": short.advance, "long": long.advance})
+    later = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return [
+        {
+            "name": "mnist: step time with D = 1000 over D = 1 (ten seeds)",
+            "ratio": times["long"] / times["short"],
+            "bar": 1.1,
+            "detail": f"{times['long'] * 1e3:.2f} ms against {times['short'] * 1e3:.2f} ms; the bar is a ceiling",
+        },
+        {
+            "name": "mnist: peak memory with D = 1000 and ten seeds, GiB",
+            "ratio": later,
+            "bar": 6.0,
+            "detail": f"{full:.2f} GiB once the memory was full, {later:.2f} GiB some 200 steps later; a ceiling",
+        },
+    ]
+
+
+CEILINGS = ("step time with D", "peak memory")
+
+
+def met(result: dict[str, Any]) -> bool:
+    ceiling = any(words in result["name"] for words in CEILINGS)
+    return result["ratio"] <= result["bar"] if ceiling else result["ratio"] >= result["bar"]
+
+
+def main() -> int:
+    torch.set_num_threads(1)
+    results = mnist() + staleness()
+    for result in results:
+        result["ratio"] = round(result["ratio"], 3)
+        print(f"{result['ratio']:8.2f}  bar {result['bar']:<5} {'ok ' if met(result) else 'NOT'}  {result['name']}")
+        print(f"{'':24}{result['detail']}")
+    path = Path("bench/results.json")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    print(f"written to {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
