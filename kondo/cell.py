@@ -144,6 +144,8 @@ def parse(data: Any) -> Cell:
 
     name, rest = _named(data["task"], TASKS, "task")
     task = build(TASKS[name], rest, "task")
+    if task.baseline == "group" and getattr(task, "samples", 1) == 1:
+        raise ConfigError("task.baseline='group': with one sample per context its mean is the reward itself")
     method, rest = _named(data["method"], METHODS, "method")
     options = _options(method, rest)
     steps = coerce(int, data["steps"], "steps")
@@ -208,6 +210,10 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
         raise ConfigError(f"gate.warmup={gate.warmup}: warm-up fills a history; set gate.history too")
     if task.tokens == 1 and gate.unit in ("token", "sequence"):
         raise ConfigError(f"gate.unit={gate.unit!r}: this task makes one decision per sample; allowed: auto, sample")
+    if task.tokens > 1 and gate.unit == "sample":
+        raise ConfigError("gate.unit='sample': a sample is a sequence of decisions; allowed: auto, sequence, token")
+    if task.tokens > 1 and gate.unit == "auto":
+        gate = dataclasses.replace(gate, unit="sequence")
     return gate
 
 
