@@ -174,9 +174,9 @@ def parse(data: Any) -> Cell:
         raise ConfigError(f"screen: method {method!r} uses no delight, so it has nothing to screen")
     if cell.screen.age and cell.screen.source != "snapshot":
         raise ConfigError(f"screen.age={cell.screen.age}: only a snapshot has an age; screen.source=snapshot")
-    if cell.probe.name == "anatomy" and not gated(method):
-        raise ConfigError(f"probe.name='anatomy': method {method!r} has no gate to look into")
-    if cell.probe.name != "none" and not hasattr(type(task), "size"):
+    if cell.probe.name in ("anatomy", "kept") and not gated(method):
+        raise ConfigError(f"probe.name={cell.probe.name!r}: method {method!r} has no gate to look into")
+    if cell.probe.name in ("alignment", "anatomy") and not hasattr(type(task), "size"):
         raise ConfigError(f"probe.name={cell.probe.name!r}: not for task {name!r}, which has no set of contexts")
     if "actor_log_prob" in needs(METHODS[method]) and not cell.actor.report_probabilities:
         without = [name for name, objective in METHODS.items() if "actor_log_prob" not in needs(objective)]

@@ -77,13 +77,13 @@ class Transformer:
         draws = streams.uniform(stream, step, (rows, self.answer))
         actions = draws.new_empty(draws.shape, dtype=torch.long)
         log_policy = draws.new_empty(*draws.shape, self.vocab)
-        memory = []  # by layer: keys and values of the prompts [S·P·h, H, e], and of the answers [S·P·h·G, T − 1, e]
+        memory = []  # by layer: keys and values, of the prompts [S·P·h, H, e], of the answers [2, S·P·h·G, T − 1, e]
 
         x = self._embed(parameters, inputs, 0)
         for i in range(self.layers):
             query, key, value = self._heads(weights, i, x, prompts)
             own = key.new_empty(2, len(key) * self.samples, self.answer - 1, key.shape[-1])
-            memory.append((key, value, *own))
+            memory.append((key, value, own))
             if i == self.layers - 1:
                 query, x = query[:, -1:], _last(x, self.prompt)
             mixed = _attend(query, key, value, _causal(query, key))
@@ -97,9 +97,10 @@ class Transformer:
                 break
             x = self._embed(parameters, actions[:, :, t : t + 1], self.prompt + t)
             for i in range(self.layers):
-                query, key, value = self._heads(weights, i, x, prompts)  # [S·P·h, G, e] each
-                prompt_keys, prompt_values, keys, values = memory[i]
-                keys[:, t], values[:, t] = key.flatten(0, 1), value.flatten(0, 1)
+                heads = self._heads(weights, i, x, prompts)  # [3, S·P·h, G, e]
+                prompt_keys, prompt_values, own = memory[i]
+                own[:, :, t] = heads[1:].flatten(1, 2)
+                query, (keys, values) = heads[0], own
                 to_prompt = torch.bmm(query, prompt_keys.transpose(1, 2))  # [S·P·h, G, H]
                 to_own = torch.bmm(query.view(-1, 1, query.shape[-1]), keys[:, : t + 1].transpose(1, 2))
                 share = _softmax(torch.cat([to_prompt, to_own.view(len(query), self.samples, -1)], dim=-1))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from experiments.compose import single
 from kondo.cell import gated, parse
 from kondo.engine import Engine
 from kondo.frictions import ActorBugs, RareDiscovery, RewardCorruption
@@ -377,3 +378,41 @@ def test_the_update_never_goes_through_the_sampler_which_has_no_graph():
     assert isinstance(batch.contexts, Contexts)
     engine.advance()
     assert engine.ledger.counts["backward"].tolist() == [20]
+
+
+# Configs and probes
+
+
+def test_intensity_of_every_friction_has_a_meaning_of_its_own_on_sequences():
+    given = single(["task=reversal", "friction=all", "intensity=0.25"]).cell.plain()["friction"]
+    assert given["staleness"] == {"delay": 100, "delay_mode": "uniform"}
+    assert given["rare_discovery"]["kappa"] == 0.75
+    assert single(["task=reversal", "friction=rare_discovery"]).cell.frictions[0].kappa == 0
+    punished = single(["task=reversal", "friction=penalised_bugs", "intensity=0.5"]).cell.plain()["friction"]
+    assert punished == {"actor_bugs": {"prob": 0.5, "penalty": 1.0}}
+
+
+@pytest.mark.parametrize("unit", ["sequence", "token"])
+def test_the_kept_probe_tells_of_the_next_batch_and_changes_nothing(unit):
+    friction = {"staleness": {"delay": 2}}
+    gate = {"rate": 0.2, "unit": unit}
+    plain = trained(reversal("dgk", gate, friction=friction), [0, 1])
+    engine = Engine(reversal("dgk", gate, friction=friction, probe={"name": "kept"}), [0, 1])
+    for _ in range(20):
+        engine.evaluate()
+        engine.advance()
+    assert torch.equal(engine.learner.flat, plain.learner.flat)
+
+    row, batch, learner = engine.evaluate()[1], engine.actor.act(20), engine.learner
+    log_prob = taken(learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions), batch.actions)[1]
+    advantage = batch.rewards[1].view(5, 4) - batch.rewards[1].view(5, 4).mean(1, keepdim=True)
+    delight = -log_prob * advantage.view(20, 1)  # [B, T]
+    if unit == "sequence":
+        best = delight.mean(1).topk(4).indices
+        kept = torch.zeros(20, 4, dtype=torch.bool).index_fill(0, best, True)
+    else:
+        kept = delight >= delight.flatten().topk(16).values[-1]
+    right = batch.actions[1] == batch.contexts.targets[1]
+    assert row["kept_surprisal"] == pytest.approx(-log_prob[kept].mean().item(), abs=1e-5)
+    assert row["kept_right"] == pytest.approx(right[kept].float().mean().item(), abs=1e-6)
+    assert row["all_right"] == pytest.approx(right.float().mean().item(), abs=1e-6)

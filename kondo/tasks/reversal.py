@@ -14,8 +14,6 @@ from kondo.streams import Streams
 from kondo.tasks import Contexts, task
 from kondo.transformer import Transformer
 
-EVALUATED = 500  # prompts that an evaluation answers, once each
-
 
 @task
 @dataclass(frozen=True)
@@ -38,6 +36,8 @@ class Reversal:
     """κ: what partly right answers earn; 1 is dense, 0 all or nothing."""
     baseline: str = knob("group", choices=("group", "half", "zero"))
     """b"""
+    evaluated: int = knob(500, low=1)
+    """Prompts that an evaluation answers, once each."""
     layers: int = knob(3, low=1)
     width: int = knob(64, low=1)
     heads: int = knob(4, low=1)
@@ -88,7 +88,7 @@ class Reversal:
         The share is expected over each token, given those before it: 1 − π(y*) in place of 1{a ≠ y*}, the same on
         average, with less noise and exact near 0.
         """
-        prompts = streams.below(self.vocab, "evaluation", step, (EVALUATED, self.length))
+        prompts = streams.below(self.vocab, "evaluation", step, (self.evaluated, self.length))
         contexts = self._asked(prompts, 1)
         policy = replace(self.policy(), samples=1)
         actions, log_policy = policy.sample(parameters, contexts.inputs, streams, step, "evaluation.action")
