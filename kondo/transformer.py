@@ -132,8 +132,8 @@ class Transformer:
                 x = torch.cat([_last(asked, length), answered], dim=1)  # [S, P + B·(T − 1), d]
             mixed = _attend(query, key, value, _causal(query, key))
             mixed_own = _attend(queries, keys, values, _causal(queries, keys))
-            mixed_own = mixed_own.view(seeds, prompts, self.heads, rows // prompts * later, -1)
-            merged = torch.cat([self._merge(mixed, seeds), self._merge(mixed_own.flatten(0, 2), seeds)], dim=1)
+            mixed_own = mixed_own.reshape(len(mixed), group * later, mixed.shape[-1])
+            merged = torch.cat([self._merge(mixed, seeds), self._merge(mixed_own, seeds)], dim=1)
             x = self._finish(weights, i, x, merged)
         logits = torch.bmm(x, parameters["unembedding"])
         first, others = logits.split([prompts, rows * later], dim=1)
@@ -167,7 +167,7 @@ class Transformer:
 
     def _split(self, projected: Tensor, places: tuple[int, ...]) -> Tensor:
         """Heads and their parts to the front. [S, P·…, 3·d] → [3, S, P, h, …, e]"""
-        y = projected.reshape(*places, 3, self.heads, -1)
+        y = projected.reshape(*places, 3, self.heads, self.width // self.heads)
         k = len(places)
         return y.permute(k, 0, 1, k + 1, *range(2, k), k + 2).contiguous()
 
@@ -178,8 +178,8 @@ class Transformer:
 
     def _merge(self, mixed: Tensor, seeds: int) -> Tensor:
         """[S·P·h, n, e] → [S, P·n, d]"""
-        by_head = mixed.view(seeds, -1, self.heads, *mixed.shape[1:])  # [S, P, h, n, e]
-        return by_head.transpose(2, 3).reshape(seeds, -1, self.width)
+        by_head = mixed.view(seeds, len(mixed) // (seeds * self.heads), self.heads, *mixed.shape[1:])  # [S, P, h, n, e]
+        return by_head.transpose(2, 3).flatten(3).flatten(1, 2)
 
     def _finish(self, weights: Parameters, i: int, x: Tensor, mixed: Tensor) -> Tensor:
         """What attention found, then the feed-forward part, each added to x. [S, n, d]"""
