@@ -373,7 +373,7 @@ def _costs(frame: pd.DataFrame, c: float | None = None, target: float = 0.05) ->
 
 def _reached(frame: pd.DataFrame, target: float = 0.05) -> pd.DataFrame:
     spent = cost_to_reach(frame.assign(setting=_names(frame)), target, ["setting"])
-    return spent.pivot(index="seed", columns="setting", values="reached")
+    return spent.pivot(index="seed", columns="setting", values="reached").eq(True)
 
 
 def _finite(value: Any) -> Any:
