@@ -131,11 +131,14 @@ ABSTRACT = "stated in the abstract"
 
 @claim("J12-bandit", "The gate's quality–cost front dominates PG and DG (contextual bandit)", ABSTRACT, "bandit_pareto")
 @claim("J12-mnist", "The gate's quality–cost front dominates PG and DG (MNIST)", ABSTRACT, "mnist_pareto")
+@claim(
+    "J12-reversal", "The gate's quality–cost front dominates PG and DG (token reversal)", ABSTRACT, "reversal_pareto"
+)
 def gate_dominates(frame: pd.DataFrame) -> Finding:
     """A reference is dominated if some gate needs fewer backward passes and its final error is lower, the paired
     difference being below zero at 95% after a Bonferroni correction for having tried every gate."""
     frame = frame[frame["gate.priority"].isna() | (frame["gate.priority"] == "delight")]
-    errors, costs = _labelled(frame, "error"), _labelled(frame, "backward")
+    errors, costs = labelled(frame, "error"), labelled(frame, "backward")
     gates = [setting for setting in errors if setting not in ("PG", "DG", "CE (oracle)")]
     if few := too_few(errors, ["PG", "DG", *gates]) or (None if gates else Finding(TOO_FEW, "no gates")):
         return few
@@ -172,11 +175,11 @@ def gate_dominates(frame: pd.DataFrame) -> Finding:
 def gate_matches_dg(frame: pd.DataFrame) -> Finding:
     """Matches: the paired difference in final error is below half a point, at 95%. Fewer: backward passes until 5%
     error, those of PG over those of DG-K (a gate of 3% that matches DG per forward pass saves 33 times against DG)."""
-    errors = _labelled(frame, "error")
+    errors = labelled(frame, "error")
     if few := too_few(errors, ["PG", "DG", "DG-K ρ=3%"]):
         return few
     gap = paired(errors["DG-K ρ=3%"], errors["DG"])
-    costs = _costs(frame)
+    costs = costs_until(frame)
     ratios = {name: ratio(costs[name], costs["DG-K ρ=3%"]) for name in ("PG", "DG")}
     return Finding(
         verdict(below(gap, MARGIN), reaches(ratios["PG"], 100)),
@@ -197,12 +200,12 @@ def gate_matches_dg(frame: pd.DataFrame) -> Finding:
 )
 def gate_is_cheaper(frame: pd.DataFrame) -> Finding:
     """Each factor counts as reached from three quarters of the paper's on."""
-    errors = _labelled(frame, "error")
+    errors = labelled(frame, "error")
     if few := too_few(errors, ["PG", "DG", "DG-K ρ=3%"]):
         return few
     factors = {}
     for c in (1, 4, 8, 16):
-        costs = _costs(frame, c)
+        costs = costs_until(frame, c)
         factors["DG", c] = ratio(costs["PG"], costs["DG"])
         factors["DG-K", c] = ratio(costs["PG"], costs["DG-K ρ=3%"])
     dg = min((factors["DG", c] for c in (1, 4, 8, 16)), key=lambda each: each.mean)
@@ -354,7 +357,7 @@ def ratio(theirs: pd.Series, ours: pd.Series) -> Interval:
     return Interval(*np.exp([logs.mean, logs.low, logs.high]))
 
 
-def _labelled(frame: pd.DataFrame, value: str) -> pd.DataFrame:
+def labelled(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     """Final values, [seed × setting], settings by the name a figure gives them."""
     return by_setting(frame.assign(setting=_names(frame)), value, ["setting"])
 
@@ -364,7 +367,7 @@ def _names(frame: pd.DataFrame) -> list[str]:
     return [f"{name(method)} {gate_label(rate, price)}".strip() for method, rate, price in settings]
 
 
-def _costs(frame: pd.DataFrame, c: float | None = None, target: float = 0.05) -> pd.DataFrame:
+def costs_until(frame: pd.DataFrame, c: float | None = None, target: float = 0.05) -> pd.DataFrame:
     """What was spent until the error was 5%, [seed × setting]: backward passes, or forward + screened + c·backward."""
     spent = cost_to_reach(frame.assign(setting=_names(frame)), target, ["setting"])
     total = spent["backward"] if c is None else spent["forward"] + spent["screened"] + c * spent["backward"]
@@ -380,3 +383,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+from analysis import claims_reversal  # noqa: E402, F401  its claims register themselves

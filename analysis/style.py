@@ -14,13 +14,23 @@ from matplotlib.figure import Figure
 COLOURS = {
     "pg": "#7a7a7a",
     "is_pg": "#56b4e9",
+    "is_pg_sequence": "#e69f00",
     "dg": "#0072b2",
     "dgk": "#d55e00",
     "ppo": "#009e73",
     "pmpo": "#cc79a7",
     "ce": "#000000",
 }
-NAMES = {"pg": "PG", "is_pg": "IS-PG", "dg": "DG", "dgk": "DG-K", "ppo": "PPO", "pmpo": "PMPO", "ce": "CE (oracle)"}
+NAMES = {
+    "pg": "PG",
+    "is_pg": "IS-PG",
+    "is_pg_sequence": "IS-PG by answer",
+    "dg": "DG",
+    "dgk": "DG-K",
+    "ppo": "PPO",
+    "pmpo": "PMPO",
+    "ce": "CE (oracle)",
+}
 FORMATS = ("png", "pdf", "svg")
 
 RC: Any = {

@@ -8,6 +8,7 @@ Each entry is the best of several repeats, taken in turns so that a slow moment 
 from __future__ import annotations
 
 import json
+import math
 import resource
 import sys
 import time
@@ -21,6 +22,7 @@ from torch import nn
 from kondo import data
 from kondo.cell import parse
 from kondo.engine import Engine
+from kondo.streams import sample_index
 
 SEEDS, BATCH, REPEATS = 10, 100, 7
 Step = Callable[[], object]
@@ -149,7 +151,104 @@ def staleness() -> list[dict[str, Any]]:
     ]
 
 
-CEILINGS = ("step time with D", "peak memory")
+def reversal(method: str, gate: dict[str, Any] | None = None, length: int = 10, seeds: int = SEEDS) -> Engine:
+    task = {"name": "reversal", "length": length}
+    plain = {"task": task, "method": {"name": method}, "gate": gate, "steps": 10_000}
+    return Engine(parse(plain), list(range(seeds)))
+
+
+def learning(engine: Engine) -> float:
+    """Seconds that the learner has spent: screen, backward and optimiser."""
+    return sum(engine.ledger.timed[f"seconds_{phase}"] for phase in ("screen", "backward", "optimiser"))
+
+
+def gated_step() -> list[dict[str, Any]]:
+    """What the gate saves of the learner's phase, and of a whole step, rollout included."""
+    engines = {"dg": reversal("dg"), "dgk": reversal("dgk", {"rate": 0.03})}
+    whole, learner = dict.fromkeys(engines, float("inf")), dict.fromkeys(engines, float("inf"))
+    for turn in range(2 * REPEATS):
+        for name, engine in engines.items():
+            before, begun = learning(engine), time.perf_counter()
+            engine.advance()
+            if turn > 1:
+                whole[name] = min(whole[name], time.perf_counter() - begun)
+                learner[name] = min(learner[name], learning(engine) - before)
+    return [
+        {
+            "name": f"reversal, H = 10, batch 100: {words} of DG over DG-K(3%, sequence)'s",
+            "ratio": times["dg"] / times["dgk"],
+            "bar": bar,
+            "detail": f"{times['dg'] * 1e3:.1f} ms against {times['dgk'] * 1e3:.1f} ms for ten seeds",
+        }
+        for words, times, bar in (("learner phase", learner, 10.0), ("whole step", whole, 2.5))
+    ]
+
+
+def longer() -> list[dict[str, Any]]:
+    """How the cost of a step grows with the length of the prompt."""
+    results = []
+    for name, gate in (("dg", None), ("dgk", {"rate": 0.03})):
+        steps: dict[str, Step] = {str(length): reversal(name, gate, length, 2).advance for length in (10, 20, 40)}
+        times = best(steps, count=1, warmup=2)
+        results.append(
+            {
+                "name": f"reversal: exponent of the cost of a {name} step in H, from 10 to 40",
+                "ratio": math.log(times["40"] / times["10"]) / math.log(4),
+                "bar": 1.5,
+                "detail": "ms for two seeds: "
+                + ", ".join(f"H = {length}: {seconds * 1e3:.1f}" for length, seconds in times.items())
+                + "; the bar is a ceiling",
+            }
+        )
+    return results
+
+
+def cached() -> list[dict[str, Any]]:
+    """Decoding from a cache, against a full forward pass over the answers so far for every token."""
+    engine = reversal("dg", length=30, seeds=1)
+    policy, parameters, streams = engine.learner.policy, engine.learner.leaves, engine.streams
+    inputs = engine.task.draw(streams, 0).inputs
+
+    @torch.no_grad()
+    def repeated() -> None:
+        actions = torch.zeros(1, BATCH, 30, dtype=torch.long)
+        draws = streams.uniform("action", 0, (BATCH, 30))
+        for t in range(30):
+            log_policy = policy.log_policy(parameters, inputs, actions[..., : t + 1])[:, :, t]
+            actions[:, :, t] = sample_index(log_policy.exp(), draws[:, :, t])
+
+    times = best({"cached": lambda: policy.sample(parameters, inputs, streams, 0), "repeated": repeated}, 1, warmup=1)
+    return [
+        {
+            "name": "reversal, H = 30: decoding by repeated full passes over decoding from a cache",
+            "ratio": times["repeated"] / times["cached"],
+            "bar": 3.0,
+            "detail": f"{times['repeated'] * 1e3:.0f} ms against {times['cached'] * 1e3:.0f} ms for one seed; a prompt "
+            "passes once per group in both",
+        }
+    ]
+
+
+def stacked() -> list[dict[str, Any]]:
+    """Which number of seeds side by side is fastest, per seed."""
+    sizes = (1, 2, 5, 10, 20)
+    results = []
+    for name, gate in (("dg", None), ("dgk", {"rate": 0.03})):
+        steps: dict[str, Step] = {str(size): reversal(name, gate, seeds=size).advance for size in sizes}
+        times = best(steps, count=1, warmup=2)
+        results.append(
+            {
+                "name": f"reversal: one seed alone over ten stacked, {name} seed-step",
+                "ratio": times["1"] / (times[str(SEEDS)] / SEEDS),
+                "bar": 1.0,
+                "detail": "ms per seed-step by block: "
+                + ", ".join(f"{size}: {times[str(size)] / size * 1e3:.1f}" for size in sizes),
+            }
+        )
+    return results
+
+
+CEILINGS = ("step time with D", "peak memory", "exponent")
 
 
 def met(result: dict[str, Any]) -> bool:
@@ -159,7 +258,7 @@ def met(result: dict[str, Any]) -> bool:
 
 def main() -> int:
     torch.set_num_threads(1)
-    results = mnist() + staleness()
+    results = mnist() + staleness() + gated_step() + longer() + cached() + stacked()
     for result in results:
         result["ratio"] = round(result["ratio"], 3)
         print(f"{result['ratio']:8.2f}  bar {result['bar']:<5} {'ok ' if met(result) else 'NOT'}  {result['name']}")

@@ -56,7 +56,13 @@ def _crowd(intensity: Any, few: int, default: int) -> int:
     return default if intensity is None else round(few / (1 - _level(intensity)))
 
 
+def _fade(intensity: Any, full: float, default: float) -> float:
+    """${fade:intensity,full,default}: what that share leaves of the full amount."""
+    return default if intensity is None else round((1 - _level(intensity)) * full, 6)
+
+
 OmegaConf.register_new_resolver("dial", _dial, replace=True)
+OmegaConf.register_new_resolver("fade", _fade, replace=True)
 OmegaConf.register_new_resolver("crowd", _crowd, replace=True)
 
 
@@ -100,7 +106,7 @@ class Job:
             usual = GateSettings()
             for name in ("priority", "alpha", "mode", "temperature", "unit", "history"):
                 value = getattr(self.cell.gate, name)
-                words += [f"{name}={value}"] if value != getattr(usual, name) else []
+                words += [f"{name}={value}"] if value not in (getattr(usual, name), "sequence") else []
         for name, friction in plain["friction"].items():
             words.append(name + "".join(f" {key}={value}" for key, value in friction.items()))
         for name, value in plain["screen"].items():
@@ -142,7 +148,7 @@ def job(config: DictConfig, sweeping: bool) -> Job:
     except OmegaConfBaseException as error:
         raise (error.__cause__ if isinstance(error.__cause__, ConfigError) else ConfigError(str(error))) from None
     assert isinstance(plain, dict)
-    for key in ("budget", "experiment", "intensity"):
+    for key in ("budget", "dials", "experiment", "intensity"):
         plain.pop(key, None)
     gate = plain.pop("gate", None)
     cell = {key: plain.pop(key) for key in SCIENCE if key in plain}

@@ -33,12 +33,23 @@ class Batch:
         """The shape of one number per sample, less the seed axis."""
         return (self.actions.shape[1],)
 
-    def with_actions(self, where: Tensor, actions: Tensor) -> Batch:
-        """Other actions in some rows, [S, B] bool: the actor looks up its probabilities anew, the learner must too."""
+    @property
+    def group(self) -> int:
+        """G: how many samples, next to each other, share an input."""
+        return self.actions.shape[1] // self.contexts.inputs.shape[1]
+
+    def with_actions(self, where: Tensor, actions: Tensor, log_prob: float | None = None) -> Batch:
+        """Other actions in some rows, [S, B] bool: the learner must look up its probabilities anew.
+
+        log_prob: what the actor reports for each of their decisions; if not given, it looks up its own.
+        """
         where = where.view(*where.shape, *[1] * (self.actions.dim() - 2))
         changed = torch.where(where, actions, self.actions)
-        looked_up = taken(self.policy.log_policy(self.parameters, self.contexts.inputs, changed), changed)
-        reported = torch.where(where, looked_up, self.actor_log_prob)
+        if log_prob is None:
+            said = taken(self.policy.log_policy(self.parameters, self.contexts.inputs, changed), changed)
+        else:
+            said = torch.full_like(self.actor_log_prob, log_prob)
+        reported = torch.where(where, said, self.actor_log_prob)
         return replace(self, actions=changed, actor_log_prob=reported, log_policy=None)
 
 

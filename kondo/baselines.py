@@ -10,34 +10,43 @@ from torch import Tensor
 from kondo.schema import register
 from kondo.signals import expected_confidence_baseline, taken
 
-Baseline = Callable[[Tensor, Tensor, Tensor], Tensor]
+Baseline = Callable[..., Tensor]
 BASELINES: dict[str, Baseline] = {}
 
 
 def baseline(function: Baseline) -> Baseline:
-    """Register `(log_policy [S, B, K], rewards [S, B], targets [S, B]) → b [S, B]` under the function's name."""
+    """Register `(log_policy [S, B, K], rewards [S, B], targets [S, B], group) → b [S, B]` under the function's name.
+
+    group: how many samples, next to each other, share a context.
+    """
     return register(BASELINES, function.__name__, function)
 
 
 @baseline
-def confidence(log_policy: Tensor, rewards: Tensor, targets: Tensor) -> Tensor:
+def confidence(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1) -> Tensor:
     """b = Σ_a π(a)²: the learner's expected confidence. It needs no label."""
     return expected_confidence_baseline(log_policy.detach().exp())
 
 
 @baseline
-def zero(log_policy: Tensor, rewards: Tensor, targets: Tensor) -> Tensor:
+def zero(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1) -> Tensor:
     """b = 0"""
     return torch.zeros_like(rewards)
 
 
 @baseline
-def half(log_policy: Tensor, rewards: Tensor, targets: Tensor) -> Tensor:
+def half(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1) -> Tensor:
     """b = ½"""
     return torch.full_like(rewards, 0.5)
 
 
 @baseline
-def oracle(log_policy: Tensor, rewards: Tensor, targets: Tensor) -> Tensor:
+def oracle(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1) -> Tensor:
     """b = π(y*): the expected reward itself. It sees the label."""
     return taken(log_policy.detach(), targets).exp()
+
+
+@baseline
+def group(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1) -> Tensor:
+    """b = mean reward of the samples that share the context"""
+    return rewards.unflatten(1, (-1, group)).mean(dim=-1).repeat_interleave(group, dim=1)

@@ -144,6 +144,8 @@ def parse(data: Any) -> Cell:
 
     name, rest = _named(data["task"], TASKS, "task")
     task = build(TASKS[name], rest, "task")
+    if task.baseline == "group" and getattr(task, "samples", 1) == 1:
+        raise ConfigError("task.baseline='group': with one sample per context its mean is the reward itself")
     method, rest = _named(data["method"], METHODS, "method")
     options = _options(method, rest)
     steps = coerce(int, data["steps"], "steps")
@@ -172,9 +174,9 @@ def parse(data: Any) -> Cell:
         raise ConfigError(f"screen: method {method!r} uses no delight, so it has nothing to screen")
     if cell.screen.age and cell.screen.source != "snapshot":
         raise ConfigError(f"screen.age={cell.screen.age}: only a snapshot has an age; screen.source=snapshot")
-    if cell.probe.name == "anatomy" and not gated(method):
-        raise ConfigError(f"probe.name='anatomy': method {method!r} has no gate to look into")
-    if cell.probe.name != "none" and not hasattr(type(task), "size"):
+    if cell.probe.name in ("anatomy", "kept") and not gated(method):
+        raise ConfigError(f"probe.name={cell.probe.name!r}: method {method!r} has no gate to look into")
+    if cell.probe.name in ("alignment", "anatomy") and not hasattr(type(task), "size"):
         raise ConfigError(f"probe.name={cell.probe.name!r}: not for task {name!r}, which has no set of contexts")
     if "actor_log_prob" in needs(METHODS[method]) and not cell.actor.report_probabilities:
         without = [name for name, objective in METHODS.items() if "actor_log_prob" not in needs(objective)]
@@ -208,6 +210,10 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
         raise ConfigError(f"gate.warmup={gate.warmup}: warm-up fills a history; set gate.history too")
     if task.tokens == 1 and gate.unit in ("token", "sequence"):
         raise ConfigError(f"gate.unit={gate.unit!r}: this task makes one decision per sample; allowed: auto, sample")
+    if task.tokens > 1 and gate.unit == "sample":
+        raise ConfigError("gate.unit='sample': a sample is a sequence of decisions; allowed: auto, sequence, token")
+    if task.tokens > 1 and gate.unit == "auto":
+        gate = dataclasses.replace(gate, unit="sequence")
     return gate
 
 

@@ -52,7 +52,7 @@ class Engine:
             streams=self.streams,
             ledger=self.ledger,
         )
-        if cell.gate is None and self.actor.past is None:
+        if cell.gate is None and self.actor.past is None and policy.graph:
             self.actor.leaves = self.learner.leaves
 
     def advance(self) -> None:

@@ -105,7 +105,8 @@ class Staleness(Friction):
 @friction
 @dataclass(frozen=True)
 class ActorBugs(Friction):
-    """An actor's bug replaces the action by junk (action 0), and the actor is sure of it: it reports probability 1."""
+    """An actor's bug replaces the actions by junk (action 0, every token), and the actor is sure of it: it reports
+    probability 1 for each."""
 
     prob: float = knob(0.1, low=0, high=1)
     """q: how often."""
@@ -117,9 +118,7 @@ class ActorBugs(Friction):
 
     def on_actions(self, batch: Batch, streams: Streams, step: int) -> Batch:
         junk = self._junk(batch, streams, step)
-        batch = batch.with_actions(junk, torch.zeros_like(batch.actions))
-        sure = junk.view(*junk.shape, *[1] * (batch.actions.dim() - 2))
-        return replace(batch, actor_log_prob=torch.where(sure, 0.0, batch.actor_log_prob))
+        return batch.with_actions(junk, torch.zeros_like(batch.actions), log_prob=0.0)
 
     def on_rewards(self, batch: Batch, streams: Streams, step: int) -> Batch:
         return replace(batch, rewards=batch.rewards - self.penalty * self._junk(batch, streams, step).float())

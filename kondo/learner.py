@@ -90,9 +90,9 @@ class Selection:
     index: Tensor  # [S, k]: row numbers; seeds that kept fewer are padded with rows they skipped
     weight: Tensor  # [S, k, …]: the gate's weight, 0 on padding
 
-    def rows(self, x: Tensor) -> Tensor:
-        """[S, B, …] → [S, k, …]"""
-        return x[torch.arange(len(x), device=x.device).unsqueeze(-1), self.index]
+    def rows(self, x: Tensor, group: int = 1) -> Tensor:
+        """[S, B, …] → [S, k, …]; or from one entry for each group of rows, [S, B/G, …]"""
+        return x[torch.arange(len(x), device=x.device).unsqueeze(-1), self.index // group]
 
 
 def select(weight: Tensor) -> tuple[Selection, Tensor]:
@@ -203,7 +203,8 @@ class Learner:
             return kept > 0, healthy
         with self.ledger.phase("backward"):
             actions = chosen.rows(batch.actions)
-            survivors = self.policy.log_policy(self.leaves, chosen.rows(batch.contexts.inputs), actions)
+            inputs = chosen.rows(batch.contexts.inputs, batch.group)
+            survivors = self.policy.log_policy(self.leaves, inputs, actions)
             kept_entries = chosen.weight != 0
             loss = self.losses(
                 log_prob=lambda: taken(survivors, actions),
@@ -219,7 +220,7 @@ class Learner:
 
     def advantage(self, batch: Batch, log_policy: Tensor) -> Tensor:
         """U = R − b. [S, B]"""
-        return batch.rewards - BASELINES[self.baseline](log_policy, batch.rewards, batch.contexts.targets)
+        return batch.rewards - BASELINES[self.baseline](log_policy, batch.rewards, batch.contexts.targets, batch.group)
 
     def delight(self, batch: Batch, log_prob: Tensor, advantage: Tensor, step: int) -> Tensor:
         """χ as the screen sees it. [S, B, …]"""

@@ -69,6 +69,17 @@ def is_pg(
 
 
 @method
+def is_pg_sequence(
+    log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, cap: Annotated[float | None, limits(above=0)] = 10.0
+) -> Tensor:
+    """Importance sampling by whole answers: Σ min(Π π/μ, cap) U ∇log π, the product over an answer's tokens"""
+    log_ratio = log_prob.detach() - actor_log_prob
+    if log_ratio.dim() > 2:
+        log_ratio = log_ratio.sum(dim=-1, keepdim=True)
+    return -log_ratio.exp().clamp(max=cap if cap is not None else math.inf) * advantage * log_prob
+
+
+@method
 def dg(log_prob: Tensor, advantage: Tensor, delight: Tensor, *, temperature: Positive = 1.0) -> Tensor:
     """Delightful policy gradient: Σ σ(χ/η) U ∇log π"""
     return -torch.sigmoid(delight / temperature) * advantage * log_prob
@@ -99,7 +110,7 @@ def pmpo(
 ) -> Tensor:
     """α·mean_{U>0}(−log π) + (1−α)·mean_{U≤0}(log(γ + π)) + β·KL(μ‖π), the KL estimated on the actor's samples
 
-    A mean over no sample is 0.
+    A mean over no sample is 0. On sequences the means are over tokens, each with the advantage of its answer.
     """
     good = (advantage > 0).to(log_prob.dtype)
     batch = tuple(range(1, good.dim()))

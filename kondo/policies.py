@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,11 @@ Shapes = dict[str, tuple[int, ...]]
 class Policy(Protocol):
     """What the engine asks of a policy; K is the number of actions (the vocabulary, for sequences)."""
 
+    @property
+    def graph(self) -> bool:
+        """Whether sampling is one pass through the network, whose graph an update can go through."""
+        ...
+
     def shapes(self) -> Shapes:
         """The parameters of one seed."""
         ...
@@ -31,7 +36,8 @@ class Policy(Protocol):
         ...
 
     def sample(self, parameters: Parameters, inputs: Tensor, streams: Streams, step: int) -> tuple[Tensor, Tensor]:
-        """Actions [S, B, …] and the log-probabilities they were drawn from [S, B, …, K]."""
+        """Actions [S, B, …] and the log-probabilities they were drawn from [S, B, …, K]; where G samples share an input
+        they are next to each other."""
         ...
 
     def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor) -> Tensor:
@@ -86,6 +92,8 @@ class MLP:
 
     sizes: tuple[int, ...]
     """Width of every layer, input and output included."""
+
+    graph: ClassVar[bool] = True
 
     def shapes(self) -> Shapes:
         shapes: Shapes = {}

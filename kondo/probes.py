@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kondo.baselines import BASELINES
+from kondo.gate import per_entry
 from kondo.schema import knob, register
 from kondo.signals import delight, taken
 
@@ -109,6 +110,28 @@ def anatomy(engine: Engine, settings: ProbeSettings) -> Columns:
         "anatomy_digit": contexts.targets.tolist(),
         "anatomy_price": decision.price.tolist(),
     }
+
+
+@probe
+def kept(engine: Engine, settings: ProbeSettings) -> Columns:
+    """What the gate will keep of the next batch, decision by decision: how surprising they are, and how often right,
+    beside all of the batch."""
+    learner = engine.learner
+    batch = engine.actor.act(engine.step)
+    log_policy = batch.log_policy
+    if log_policy is None:
+        log_policy = learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions)
+    log_prob = taken(log_policy, batch.actions)
+    advantage = per_entry(learner.advantage(batch, log_policy), log_prob)
+    assert learner.gate is not None
+    weight = copy.deepcopy(learner.gate).compute_gate(log_prob, advantage, pools=1).gate_weights
+    weight = weight.unsqueeze(-1).expand_as(log_prob) if weight.dim() < log_prob.dim() else weight
+    right = (batch.actions == batch.contexts.targets).float()
+    columns: Columns = {}
+    for name, values in (("surprisal", -log_prob), ("right", right)):
+        columns[f"all_{name}"] = values.flatten(1).mean(dim=1).tolist()
+        columns[f"kept_{name}"] = ((weight * values).flatten(1).sum(1) / weight.flatten(1).sum(1)).tolist()
+    return columns
 
 
 def weighted_quantile(values: Tensor, weights: Tensor, level: float) -> Tensor:

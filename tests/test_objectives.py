@@ -89,12 +89,24 @@ def test_cross_entropy_is_minus_the_log_probability_of_the_target():
 
 
 def test_every_method_is_covered_above():
-    assert set(METHODS) == set(LOSSES) | {"ce"}
+    assert set(METHODS) == set(LOSSES) | {"ce", "is_pg_sequence"}
 
 
 def test_importance_sampling_without_a_cap_uses_the_ratio_itself():
     log_prob, advantage, actor = quantities(torch.tensor(LOGITS))["is_pg"]
     np.testing.assert_allclose(METHODS["is_pg"](log_prob, advantage, actor, cap=None).numpy(), RATIO * ADVANTAGE * ELL)
+
+
+def test_importance_sampling_by_answer_weights_every_token_by_the_capped_product_of_its_answer():
+    probs = RNG.uniform(0.05, 0.9, size=(2, 1, 6, 4))  # learner's and actor's, [S, B, T]
+    advantage = np.repeat(ADVANTAGE[:, :6, None], 4, axis=2)
+    ours, theirs = np.log(probs)
+    weight = np.minimum((probs[0] / probs[1]).prod(-1), 2.0)[..., None]
+    loss = METHODS["is_pg_sequence"](*map(torch.tensor, (ours, advantage, theirs)), cap=2.0)
+    np.testing.assert_allclose(loss.numpy(), -weight * advantage * ours)
+    log_prob, advantage, actor = quantities(torch.tensor(LOGITS))["is_pg"]
+    single = METHODS["is_pg_sequence"](log_prob, advantage, actor, cap=2.0)
+    assert torch.equal(single, METHODS["is_pg"](log_prob, advantage, actor, cap=2.0))
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -27,17 +27,24 @@ def task(cls: type[T]) -> type[T]:
 class Contexts:
     """What the actor is asked, and the right answers (for rewards and the oracle; no method looks at them)."""
 
-    inputs: Tensor  # [S, B, …]
+    inputs: Tensor  # [S, B, …], or one for each group of samples that share it, [S, B/G, …]
     targets: Tensor  # [S, B, …], the shape of the actions
 
 
 class Task(Protocol):
     """What the engine asks of a task. Its dataclass fields are its settings in the config."""
 
-    batch: int
     baseline: str
-    tokens: int
-    """Decisions per sample."""
+
+    @property
+    def batch(self) -> int:
+        """B: samples per step."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Decisions per sample."""
+        ...
 
     def fetch(self, root: Path) -> None:
         """Get what must be downloaded, before any work starts."""
@@ -60,4 +67,4 @@ class Task(Protocol):
         ...
 
 
-from kondo.tasks import bandit, mnist  # noqa: E402, F401  register themselves
+from kondo.tasks import bandit, mnist, reversal  # noqa: E402, F401  register themselves

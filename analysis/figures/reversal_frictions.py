@@ -1,0 +1,62 @@
+"""Frictions by intensity, on token reversal: each alone, actor bugs with junk punished as well, and all together."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis import plots, style
+from analysis.load import final
+from analysis.tables import SETTING, aggregate
+
+PANELS = {
+    "staleness": ("Staleness, age uniform on 0..D", "D / 400"),
+    "actor_bugs": ("Actor bugs", "share of junk answers q"),
+    "penalised_bugs": ("Actor bugs, junk loses 1", "share of junk answers q"),
+    "reward_corruption": ("Reward corruption", "share of coin-flip rewards q"),
+    "rare_discovery": ("Rare discovery", "1 − κ"),
+    "all": ("All four", "intensity"),
+}
+FULL_DELAY = 400
+
+
+def select(frame: pd.DataFrame) -> pd.DataFrame:
+    """Final errors by friction and intensity; the clean runs are every friction's intensity 0."""
+    ends = final(frame.assign(friction=friction(frame), intensity=intensity(frame)))
+    clean = [ends[ends["friction"] == "none"].assign(friction=name) for name in PANELS]
+    return aggregate(pd.concat([ends[ends["friction"] != "none"], *clean]), ["friction", *SETTING, "intensity"])
+
+
+def friction(frame: pd.DataFrame) -> pd.Series:
+    """The name of a run's friction as its panel has it."""
+    column = "friction.actor_bugs.penalty"
+    punished = frame[column].fillna(0) > 0 if column in frame else pd.Series(False, frame.index)
+    single = frame["friction"].where(frame["friction"].isin([*PANELS, "none"]), "all")
+    return single.mask(punished & (single == "actor_bugs"), "penalised_bugs")
+
+
+def intensity(frame: pd.DataFrame) -> pd.Series:
+    """The one number behind a run's frictions, from whichever it has."""
+    columns = {
+        "friction.actor_bugs.prob": lambda x: x,
+        "friction.reward_corruption.prob": lambda x: x,
+        "friction.staleness.delay": lambda x: x / FULL_DELAY,
+        "friction.rare_discovery.kappa": lambda x: 1 - x,
+    }
+    level = pd.Series(float("nan"), frame.index)
+    for column, of in columns.items():
+        if column in frame:
+            level = level.fillna(of(frame[column]))
+    return level.fillna(0).round(3)
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    figure, grid = plots.panels(2, 3, sharey=True)
+    for axes, (name, (title, xlabel)) in zip(grid.flat, PANELS.items(), strict=True):
+        plots.lines(axes, table[table["friction"] == name], "intensity")
+        axes.set(yscale="log", xlabel=xlabel, title=title)
+    for axes in grid[:, 0]:
+        axes.set_ylabel("final error, clean: share of wrong tokens")
+    grid[0, 2].legend(fontsize=7)
+    style.note(figure, table, "IS-PG: per token, no cap; by answer: cap 10")
+    return figure

@@ -1,0 +1,46 @@
+"""How much cheaper than PG each method reaches 5% error on token reversal, for prompts of growing difficulty."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis import plots, style
+from analysis.figures import mnist_speedup
+from analysis.figures.mnist_speedup import RATIOS, TARGET
+
+SIZE = ["task.length", "task.vocab"]
+
+
+def select(frame: pd.DataFrame) -> pd.DataFrame:
+    tables = []
+    for _, group in frame.groupby(SIZE):
+        table = mnist_speedup.select(group)
+        table[SIZE] = group[SIZE].iloc[0].tolist()
+        tables.append(table)
+    return pd.concat(tables, ignore_index=True)
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    sizes = list(table.groupby(SIZE))
+    rows = (len(sizes) + 1) // 2
+    figure, grid = plots.panels(rows, 2, sharex=True, sharey=True, squeeze=False)
+    for axes, ((length, vocab), group) in zip(grid.flat, sizes, strict=False):
+        counted = group[group["c"].notna() & group["speedup"].notna()]
+        if counted.empty:
+            words = f"no setting reached {style.percent(TARGET)} error"
+            axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes)
+        else:
+            plots.lines(axes, counted, "c", "speedup")
+            axes.set(xscale="log", yscale="log")
+            axes.set_xticks(RATIOS, [str(c) for c in RATIOS])
+        late = int(group["seeds"].max() - group["pg_reached"].min())
+        axes.set_title(f"H = {length}, M = {vocab}" + (f" (PG: {late} seeds did not get there)" if late else ""))
+    for axes in grid[:, 0]:
+        axes.set_ylabel("speed-up over PG")
+    for axes in grid[-1]:
+        axes.set_xlabel("c: cost of a backward pass in forward passes")
+    handles, names = max((axes.get_legend_handles_labels() for axes in grid.flat), key=lambda each: len(each[1]))
+    grid[0, 0].legend(handles, names, fontsize=8)
+    style.note(figure, table, f"compute to {style.percent(TARGET)} error; late seeds make lower bounds")
+    return figure

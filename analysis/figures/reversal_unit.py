@@ -1,0 +1,79 @@
+"""Token reversal: what becomes of a gate that keeps whole answers, and of one that keeps single tokens."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from analysis import plots, style
+from analysis.load import final
+from analysis.tables import aggregate
+
+GATE = ["gate.unit", "gate.rate", "gate.price"]
+COLOURS = {"sequence": style.colour("dgk"), "token": style.colour("dg")}
+SHOWN = 0.03  # ρ whose course is drawn, beside λ = 0
+VALUES = ("error", "entropy", "kept_surprisal", "all_surprisal", "kept_right", "all_right")
+
+
+def select(frame: pd.DataFrame) -> pd.DataFrame:
+    """The end of every gate, and the course of some."""
+    ends = aggregate(final(frame), GATE, VALUES).assign(kind="end")
+    shown = frame[(frame["gate.rate"] == SHOWN) | frame["gate.price"].notna()]
+    course = aggregate(shown[shown["step"] > 0], [*GATE, "step"], VALUES).assign(kind="course")
+    table = pd.concat([ends, course], ignore_index=True)
+    return table.assign(share=table["backward"] / table["forward"])
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    figure, grid = plots.panels(2, 3)
+    ends, course = table[table["kind"] == "end"], table[table["kind"] == "course"]
+    (first, second, third), (fourth, fifth, sixth) = grid
+    _by_rate(first, ends, "error")
+    first.set(yscale="log", ylabel="final error", title="Token reversal: answers or tokens?")
+    first.legend(fontsize=7.5)
+    _course(second, course, "error")
+    second.set(yscale="log", ylabel="error", title="… on the way")
+    second.legend(fontsize=7.5)
+    _course(third, course, "entropy")
+    third.set(ylabel="entropy per token", title="How undecided the policy stays")
+    _by_rate(fourth, ends, "share", band=False)
+    fourth.set(yscale="log", ylabel="share of answers in the graph", title="What each gate pays for")
+    for axes, value, title in (
+        (fifth, "right", "Kept (lines) and all (dots) tokens: right"),
+        (sixth, "surprisal", "… and how surprising"),
+    ):
+        _course(axes, course, f"kept_{value}")
+        for _, group in course.groupby(GATE, dropna=False):
+            colour = COLOURS[group["gate.unit"].iloc[0]]
+            axes.plot(group["step"], group[f"all_{value}"], ".", ms=3, color=colour, alpha=0.5)
+        axes.set_title(title)
+    fifth.set_ylabel("share right")
+    sixth.set_ylabel("mean surprisal ℓ")
+    style.note(figure, ends)
+    return figure
+
+
+def _by_rate(axes: Axes, ends: pd.DataFrame, value: str, band: bool = True) -> None:
+    for unit, group in ends[ends["gate.rate"].notna()].groupby("gate.unit"):
+        group = group.sort_values("gate.rate")
+        if band:
+            low, high = group[f"{value}_low"], group[f"{value}_high"]
+            axes.fill_between(group["gate.rate"], low, high, color=COLOURS[unit], alpha=0.15, lw=0)
+        axes.plot(group["gate.rate"], group[value], "o-", color=COLOURS[unit], label=f"by {unit}, ρ")
+    for row in ends[ends["gate.price"].notna()].to_dict("records"):
+        unit = row["gate.unit"]
+        axes.axhline(row[value], color=COLOURS[unit], ls=":", lw=1.2, label=f"by {unit}, λ=0")
+    axes.set(xscale="log", xlabel="ρ")
+
+
+def _course(axes: Axes, course: pd.DataFrame, value: str) -> None:
+    for _, group in course.groupby(GATE, dropna=False):
+        group = group.sort_values("step")
+        unit, rate, price = group[GATE].iloc[0]
+        low, high = group[f"{value}_low"], group[f"{value}_high"]
+        axes.fill_between(group["step"], low, high, color=COLOURS[unit], alpha=0.15, lw=0)
+        dash = "-" if price != price else ":"
+        name = f"by {unit}, {style.gate_label(rate, price)}"
+        axes.plot(group["step"], group[value], color=COLOURS[unit], ls=dash, label=name)
+    axes.set(xscale="log", xlabel="steps")
