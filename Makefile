@@ -31,8 +31,8 @@ reproduce: $(READY) ## train what the figures need, draw them, judge the claims;
 figures: $(READY) ## redraw figures from logs alone
 	$(BIN)/python -m analysis.draw $(FIGURES) --runs $(RUNS) --scale $(SCALE)
 
-report: $(READY) ## judge the claims from logs alone
-	$(BIN)/python -m analysis.report --runs $(RUNS) --scale $(SCALE)
+report: $(READY) ## judge the claims and write the report from logs alone; COMPARE=other/runs shows two sets of logs
+	$(BIN)/python -m analysis.report --runs $(RUNS) --scale $(SCALE) $(if $(COMPARE),--compare $(COMPARE))
 
 test: $(READY) ## the whole test suite
 	$(BIN)/python -m pytest -q

@@ -376,7 +376,7 @@ def costs_until(frame: pd.DataFrame, c: float | None = None, target: float = 0.0
 
 def _reached(frame: pd.DataFrame, target: float = 0.05) -> pd.DataFrame:
     spent = cost_to_reach(frame.assign(setting=_names(frame)), target, ["setting"])
-    return spent.pivot(index="seed", columns="setting", values="reached")
+    return spent.pivot(index="seed", columns="setting", values="reached").eq(True)
 
 
 def _finite(value: Any) -> Any:

@@ -44,18 +44,25 @@ def read_plan(runs: Path, scale: str, figure: str) -> Plan | None:
 
 
 def load_figure(runs: Path, scale: str, figure: str) -> pd.DataFrame:
-    """The runs of a figure's plan; empty where it was never planned at this scale."""
+    """The finished runs of a figure's plan; empty where it was never planned at this scale."""
     plan = read_plan(runs, scale, figure)
-    return pd.DataFrame() if plan is None else load(runs, plan.cells)
+    frame = pd.DataFrame() if plan is None else load(runs, plan.cells)
+    return frame[frame["status"].isin(("done", "diverged"))] if len(frame) else frame
+
+
+def run_folders(runs: Path, cells: Iterable[str] | None = None) -> list[Path]:
+    """Every run folder, or those of the given cells."""
+    if cells is None:
+        return sorted(runs.glob("*/*-s*-*"))
+    return sorted(folder for cell in cells for folder in runs.glob(f"*/{cell}-s*-*"))
 
 
 def load(runs: Path, cells: Iterable[str] | None = None) -> pd.DataFrame:
     """Every run below the folder, or those of the given cells. Columns of a seed that diverged are empty from there."""
-    wanted = None if cells is None else set(cells)
     rows: list[dict[str, Any]] = []
-    for folder in sorted(runs.glob("*/*-s*-*")):
-        cell = folder.name.split("-s")[0]
-        if (wanted is None or cell in wanted) and (folder / "metrics.jsonl").exists():
+    for folder in run_folders(runs, cells):
+        cell = folder.name.partition("-s")[0]
+        if (folder / "metrics.jsonl").exists():
             config = yaml.load((folder / "config.yaml").read_text(), Loader=Loader)
             status = read_json(folder / "status.json").get("status", "running")
             about = {"cell": cell, "run": folder.name, "status": status, **flatten(config)}

@@ -1,41 +1,220 @@
-"""Judge the claims from logs alone: report/claims.json, and a table on the terminal.
+"""Judge the claims and write the report, from logs alone: report/claims.json and report/index.html.
 
-python -m analysis.report --scale laptop
+    python -m analysis.report --scale laptop
+    python -m analysis.report --compare other/runs        # a second set of logs beside the first
+
+The page is one file: figures and data are inside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
+import html
 import json
 import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from analysis.claims import CLAIMS
-from analysis.draw import SCALES
-from analysis.load import load_figure
+from analysis.claims import CLAIMS, NOT, PARTLY, REPRODUCED, TOO_FEW
+from analysis.draw import SCALES, draw, figures
+from analysis.load import Plan, load_figure, read_json, read_plan, run_folders
 
-
-def judge(runs: Path, scale: str) -> list[dict[str, object]]:
-    """Every claim, on the runs that its figure planned at this scale."""
-    records = []
-    for claim in CLAIMS.values():
-        records.append(claim.judge(load_figure(runs, scale, claim.figure)) | {"scale": scale})
-    return records
+CSS = Path(__file__).with_name("report.css")
+MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", TOO_FEW: "…"}
 
 
-def main(arguments: list[str] | None = None) -> int:
+@dataclass(frozen=True)
+class Source:
+    """A set of logs."""
+
+    name: str
+    runs: Path
+    scale: str
+
+    def judge(self) -> list[dict[str, Any]]:
+        """Every claim, on the runs that its figure planned at this scale."""
+        return [
+            claim.judge(load_figure(self.runs, self.scale, claim.figure)) | {"scale": self.scale}
+            for claim in sorted(CLAIMS.values(), key=lambda claim: _order(claim.id))
+        ]
+
+    def plan(self, figure: str) -> Plan | None:
+        return read_plan(self.runs, self.scale, figure)
+
+
+def page(sources: Sequence[Source]) -> str:
+    """The report, as one HTML document."""
+    verdicts = [{record["id"]: record for record in source.judge()} for source in sources]
+    shown = [name for name in figures() if any(source.plan(name) for source in sources)]
+    tally = Counter(record["verdict"] for record in verdicts[0].values())
+    summary = ", ".join(f"{tally[word]} {word}" for word in MARKS if tally[word])
+    return f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<title>kondo: what held</title><style>{CSS.read_text()}</style></head><body><main>
+<h1>What held</h1>
+<p>The claims of <em>Does This Gradient Spark Joy?</em> (arXiv 2603.20526, J) and <em>Delightful Distributed Policy
+Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
+{_esc(summary)}. A verdict is a predicate with a 95% confidence interval, fixed in <code>analysis/claims.py</code>;
+where the interval leaves a claim open either way it says “{TOO_FEW}”.</p>
+{_table(sources, verdicts)}
+<h2>Figures</h2>
+{"".join(_figure(name, sources, verdicts) for name in shown)}
+<h2>Provenance</h2>
+{"".join(_provenance(source) for source in sources)}
+</main></body></html>
+"""
+
+
+def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any]]]) -> str:
+    rows = []
+    for key, record in verdicts[0].items():
+        link = f'<a href="#{_esc(record["figure"])}">{_esc(key)}</a>'
+        cells = "".join(_verdict_cells(each[key]) for each in verdicts)
+        claim = f'<td data-label="claim">{_esc(record["claim"])}</td>'
+        rows.append(
+            f'<tr><th scope="row">{link}</th>{claim}{cells}<td data-label="paper">{_esc(record["paper"])}</td></tr>'
+        )
+    heads = "".join(
+        f"<th>verdict{_named(source, sources)}</th><th>measured</th><th>n, steps</th>" for source in sources
+    )
+    return f"""<table class="claims"><thead><tr><th>id</th><th>claim</th>{heads}<th>paper</th></tr></thead>
+<tbody>{"".join(rows)}</tbody></table>"""
+
+
+def _verdict_cells(record: dict[str, Any]) -> str:
+    word = record["verdict"]
+    chip = f'<span class="chip {"enough" if word == TOO_FEW else word.split()[0]}">{MARKS[word]} {_esc(word)}</span>'
+    size = f"{record['seeds']} seeds, {record['steps']:,} steps" if record["seeds"] else "none"
+    return (
+        f'<td data-label="verdict">{chip}</td><td data-label="measured">{_esc(record["detail"])}</td>'
+        f'<td data-label="n">{_esc(size)}</td>'
+    )
+
+
+def _figure(name: str, sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any]]]) -> str:
+    module = figures()[name]
+    title = (module.__doc__ or name).strip().splitlines()[0]
+    body = "".join(_drawing(name, source, sources) for source in sources)
+    notes = "".join(
+        f"<p><b>{_esc(record['id'])}</b> {_esc(record['claim'])}. The paper: {_esc(record['paper'])}. "
+        f"{_esc(word)}: {_esc(each['detail'])}.</p>"
+        for source, verdict in zip(sources, verdicts, strict=True)
+        for record in verdict.values()
+        if record["figure"] == name
+        for each, word in ((verdict[record["id"]], f"Measured{_named(source, sources)}"),)
+    )
+    return f'<section id="{_esc(name)}"><h3>{_esc(title)}</h3>{body}{notes}</section>'
+
+
+def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
+    plan = source.plan(name)
+    if plan is None:
+        return f"<p>{_esc(source.name)}: not planned at {_esc(source.scale)} scale.</p>"
+    with tempfile.TemporaryDirectory() as scratch:
+        paths = {path.suffix: path for path in draw(name, source.runs, source.scale, Path(scratch))}
+        if not paths:
+            return f"<p>{_esc(source.name)}: no finished runs.</p>"
+        image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
+    gaps = "".join(f'<p class="gap">{_esc(gap)}</p>' for gap in _gaps(source, plan))
+    return (
+        f'<figure><img src="{image}" alt="{_esc(name)}{_esc(_named(source, sources))}"><figcaption>'
+        f'<code>{_esc(plan.command)}</code> · <a download="{_esc(name)}.csv" href="{data}">data</a>'
+        f"{_esc(_named(source, sources))}</figcaption></figure>{gaps}"
+    )
+
+
+def _gaps(source: Source, plan: Plan) -> list[str]:
+    """What the figure should show and does not: runs that are missing, failed, unfinished or diverged."""
+    seeds: Counter[str] = Counter()
+    gaps = []
+    for folder in run_folders(source.runs, plan.cells):
+        cell, _, block = folder.name.partition("-s")
+        status = read_json(folder / "status.json")
+        word = status.get("status", "unfinished")
+        first, last = map(int, block.split("-"))
+        if word in ("done", "diverged"):
+            seeds[cell] += last - first + 1
+        if word == "diverged":
+            when = ", ".join(f"seed {seed} at step {step}" for seed, step in status["diverged"].items())
+            gaps.append(f"diverged: {plan.cells[cell]} ({when})")
+        elif word == "failed":
+            gaps.append(f"failed: {plan.cells[cell]} ({status.get('reason', 'no reason given')})")
+    missing = [
+        f"{name} ({seeds[cell]} of {plan.seeds} seeds)" for cell, name in plan.cells.items() if seeds[cell] < plan.seeds
+    ]
+    return gaps + [f"missing: {name}" for name in missing]
+
+
+def _provenance(source: Source) -> str:
+    """Where, when and with what the runs were trained, and what they cost."""
+    hours, commits, versions, machines, count = 0.0, Counter[str](), Counter[str](), Counter[str](), 0
+    for folder in run_folders(source.runs):
+        status = read_json(folder / "status.json")
+        if "ended" not in status:
+            continue
+        count += 1
+        hours += (status["ended"] - status["started"]) / 3600
+        commits[str(status.get("commit"))] += 1
+        versions[", ".join(f"{name} {version}" for name, version in status.get("versions", {}).items())] += 1
+        machine = status.get("machine", {})
+        machines[f"{machine.get('platform')}, {machine.get('device')}, {machine.get('cores')} cores"] += 1
+    rows = {
+        "logs": str(source.name),
+        "runs": f"{count}, {hours:.1f} process hours",
+        "commits": _listed(commits),
+        "versions": _listed(versions),
+        "machines": _listed(machines),
+    }
+    body = "".join(f'<tr><th scope="row">{name}</th><td>{_esc(value)}</td></tr>' for name, value in rows.items())
+    return f'<table class="provenance">{body}</table>'
+
+
+def _listed(counter: Counter[str]) -> str:
+    return "; ".join(f"{name} ({count})" for name, count in counter.most_common())
+
+
+def _named(source: Source, sources: Sequence[Source]) -> str:
+    return f" ({source.name})" if len(sources) > 1 else ""
+
+
+def _data_uri(path: Path, mime: str) -> str:
+    return f"data:{mime};base64,{base64.b64encode(path.read_bytes()).decode()}"
+
+
+def _esc(text: object) -> str:
+    return html.escape(str(text), quote=True)
+
+
+def _order(claim: str) -> tuple[str, int, str]:
+    """J before D, by number."""
+    head, _, tail = claim.partition("-")
+    return ("0" if head[0] == "J" else "1", int(head[1:]), tail)
+
+
+def main(arguments: Iterable[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="analysis.report", description="Judge the papers' claims from logs alone.")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
     parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to judge")
     parser.add_argument("--out", type=Path, default=Path("report"), help="where the report goes")
-    asked = parser.parse_args(arguments)
-    records = judge(asked.runs, asked.scale)
+    parser.add_argument("--compare", type=Path, help="another folder of run folders, to show beside")
+    asked = parser.parse_args(None if arguments is None else list(arguments))
+    sources = [Source(str(asked.runs), asked.runs, asked.scale)]
+    if asked.compare is not None:
+        if not asked.compare.is_dir():
+            parser.error(f"--compare {asked.compare}: no such folder")
+        sources.append(Source(str(asked.compare), asked.compare, asked.scale))
+    records = sources[0].judge()
     asked.out.mkdir(parents=True, exist_ok=True)
-    path = asked.out / "claims.json"
-    path.write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
+    (asked.out / "claims.json").write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
+    (asked.out / "index.html").write_text(page(sources))
     for record in records:
         print(f"{record['id']:<12} {record['verdict']:<16} {record['claim']}\n{'':<30}{record['detail']}")
-    print(f"report: {path}")
+    print(f"report: {asked.out / 'index.html'}")
     return 0
 
 

@@ -97,6 +97,7 @@ def train(
     """Train a block to its end, from wherever an earlier attempt got; return its status.
 
     watch: called after every step with (step, the rows just logged, mostly none).
+    checkpoint_seconds: how much work an interruption may cost; longer where saving itself takes long.
     An exception is recorded with its traceback and raised on; an interrupted run goes on from its last checkpoint.
     """
     folder = block.folder(root)
@@ -161,13 +162,15 @@ def _train(
 
         if engine.step == 0:
             report()
-        saved = time.monotonic()
+        saved, pause = time.monotonic(), checkpoint_seconds
         while engine.step < cell.steps:
             engine.advance()
             report()
-            if time.monotonic() - saved >= checkpoint_seconds:
+            if time.monotonic() - saved >= pause:
+                begun = time.monotonic()
                 _save(folder, engine, log)
                 saved = time.monotonic()
+                pause = max(checkpoint_seconds, 20 * (saved - begun))  # a large state is saved less often: 5% at most
         os.fsync(log.fileno())
     return engine.diverged()
 

@@ -161,6 +161,14 @@ def test_damaged_folders_recover_to_the_undisturbed_log(tmp_path, undisturbed, d
     assert ("starting over" in capsys.readouterr().err) == (damage in ("torn checkpoint", "another version"))
 
 
+def test_checkpoints_that_take_long_are_taken_less_often(tmp_path, monkeypatch):
+    saves = []
+    monkeypatch.setattr(runs, "_save", lambda *a: (saves.append(1), time.sleep(0.05)))
+    begun = time.monotonic()
+    train(BLOCK, tmp_path, checkpoint_seconds=0)
+    assert 1 <= len(saves) <= 1 + (time.monotonic() - begun) / (20 * 0.05)
+
+
 def test_a_failed_run_is_recorded_with_its_traceback_and_can_be_tried_again(tmp_path, undisturbed):
     with pytest.raises(Interrupted):
         train(BLOCK, tmp_path, watch=interrupt_at(50))

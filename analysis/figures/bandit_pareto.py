@@ -20,5 +20,5 @@ def plot(table: pd.DataFrame) -> Figure:
     axes.set(xlabel="backward passes, counted, per seed", ylabel="error 1 − π(y*)")
     axes.set_title("Contextual bandit: what each backward pass buys")
     axes.legend(loc="lower left", fontsize=8)
-    style.note(figure, table[table["kind"] == "point"], "lines without points: PG and DG on their way")
+    style.note(figure, table[table["kind"] == "point"], "lines: PG, DG on their way")
     return figure

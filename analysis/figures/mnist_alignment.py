@@ -10,8 +10,8 @@ from analysis.tables import aggregate
 
 METHODS = {"pg": "pg", "is_pg": "is_pg", "dg": "dg", "dgk_price": "dgk", "dgk_rate": "dgk"}
 LABELS = {"pg": "PG", "is_pg": "IS-PG (exact)", "dg": "DG", "dgk_price": "DG-K λ=0", "dgk_rate": "DG-K ρ=3%"}
-GOALS = {"": "∇J", "ce_": "the supervised gradient"}
-STATES = {"clean": "its own samples", "mixed": "contaminated samples"}
+GOALS = {"": "∇J", "ce_": "∇log π(y*)"}
+STATES = {"clean": "own samples", "mixed": "contaminated"}
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
