@@ -60,4 +60,5 @@ class Task(Protocol):
         ...
 
 
+from kondo import studies  # noqa: E402, F401  registers its own
 from kondo.tasks import bandit, mnist  # noqa: E402, F401  register themselves
