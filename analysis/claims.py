@@ -495,3 +495,37 @@ def price_buys(frame: pd.DataFrame) -> Finding:
         (gaps["PG"][best["PG"]].low, gaps["PG"][best["PG"]].high),
         **studied(frame),
     )
+
+
+@claim(
+    "J3",
+    "Bandit: an additive mix ranks failures above successes for α below L/(1+L), L = log(p(K−1)/(1−p)); delight never",
+    "Prop. 2",
+    "priority_ranking",
+)
+def mixes_misrank(frame: pd.DataFrame) -> Finding:
+    """Every simulated (p, K, α) with equal wrong arms is on the predicted side; no failure is above a success by
+    delight, with equal or unequal wrong arms."""
+    if few := replicates(frame):
+        return few
+    rows = unfold(frame, ["p", "critical", "misranked_simulated", "misranked_skewed_simulated"])
+    mixes = rows[(rows["gate.priority"] == "additive") & rows["misranked_simulated"].notna()]
+    predicted = (mixes["gate.alpha"] < mixes["critical"]).astype(float)
+    agree = float((predicted == mixes["misranked_simulated"]).mean())
+    surplus = np.log(mixes["p"] * (mixes["task.arms"] - 1) / (1 - mixes["p"]))
+    literal = (mixes["gate.alpha"] < surplus / (1 + surplus)).astype(float)
+    rare = surplus < -1
+    wrong = float((literal != mixes["misranked_simulated"])[rare].mean()) if rare.any() else 0.0
+    delight = rows[rows["gate.priority"] == "delight"]
+    worst = float(delight[["misranked_simulated", "misranked_skewed_simulated"]].max().max())
+    skewed = mixes.dropna(subset=["misranked_skewed_simulated"])
+    beyond = skewed[skewed["gate.alpha"] > skewed["critical"]]["misranked_skewed_simulated"]
+    return Finding(
+        verdict(agree == 1.0, worst == 0.0),
+        f"{agree:.1%} of the points are on the predicted side of α* = L⁺/(1+L⁺); delight mis-ranks {worst:.0%}. "
+        f"The formula is for L > 0, p > 1/K: read literally for L < −1 it exceeds 1 and is wrong at {wrong:.0%} of the "
+        f"points there. With unequal wrong arms up to {beyond.max():.0%} of the failures are mis-ranked above α*",
+        agree,
+        None,
+        **studied(frame),
+    )

@@ -126,4 +126,5 @@ def same(value: Any, streams: Streams) -> list[Any]:
 
 from kondo.studies import (  # noqa: E402  register themselves
     geometry,  # noqa: F401
+    ranking,  # noqa: F401
 )
