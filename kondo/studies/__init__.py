@@ -125,6 +125,9 @@ def same(value: Any, streams: Streams) -> list[Any]:
 
 
 from kondo.studies import (  # noqa: E402  register themselves
+    coefficient,  # noqa: F401
+    contamination,  # noqa: F401
+    gambling,  # noqa: F401
     geometry,  # noqa: F401
     ranking,  # noqa: F401
 )
