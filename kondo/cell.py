@@ -14,8 +14,8 @@ from typing import Annotated, Any
 from kondo.baselines import BASELINES
 from kondo.frictions import FRICTIONS, Friction
 from kondo.gate import PRIORITIES, KondoGateConfig
-from kondo.learner import OptimizerSettings
 from kondo.objectives import METHODS, needs, settings
+from kondo.optim import OptimizerSettings
 from kondo.probes import PROBES, ProbeSettings
 from kondo.schema import ConfigError, build, check_keys, check_range, coerce, knob, nearest
 from kondo.screens import ScreenSettings
