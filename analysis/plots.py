@@ -37,6 +37,12 @@ def lines(axes: Axes, table: pd.DataFrame, x: str, y: str = "error", by: Sequenc
         axes.plot(group[x], group[y], color=style.colour(method), ls=dash, label=label(first))
 
 
+def floor(axes: Axes, values: pd.Series) -> None:
+    """A log axis down to what was measured: the band of few seeds may reach to 0."""
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=values.min() / 2)
+
+
 def dots(axes: Axes, table: pd.DataFrame, names: Sequence[str], colours: Sequence[str]) -> None:
     """A row per entry: its error as a dot with its interval."""
     for place, (row, colour) in enumerate(zip(table.to_dict("records"), colours, strict=True)):

@@ -17,7 +17,8 @@ def plot(table: pd.DataFrame) -> Figure:
     figure, (left, right) = plots.panels(1, 2, sharey=True)
     for axes, cost in ((left, "forward"), (right, "backward")):
         plots.lines(axes, table, cost)
-        axes.set(xscale="log", yscale="log", xlabel=f"{cost} passes (answers) per seed")
+        plots.floor(axes, table["error"])
+        axes.set(xscale="log", xlabel=f"{cost} passes (answers) per seed")
     left.set(ylabel="error: share of wrong tokens", title="Token reversal: per forward pass")
     right.set(title="… and per backward pass")
     left.legend(fontsize=7.5)

@@ -54,7 +54,8 @@ def plot(table: pd.DataFrame) -> Figure:
     figure, grid = plots.panels(2, 3, sharey=True)
     for axes, (name, (title, xlabel)) in zip(grid.flat, PANELS.items(), strict=True):
         plots.lines(axes, table[table["friction"] == name], "intensity")
-        axes.set(yscale="log", xlabel=xlabel, title=title)
+        plots.floor(axes, table["error"])
+        axes.set(xlabel=xlabel, title=title)
     for axes in grid[:, 0]:
         axes.set_ylabel("final error, clean: share of wrong tokens")
     grid[0, 2].legend(fontsize=7)

@@ -18,7 +18,8 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 def plot(table: pd.DataFrame) -> Figure:
     figure, (left, right) = plots.panels(1, 2)
     plots.lines(left, table, "task.vocab")
-    left.set(yscale="log", ylabel="final error: share of wrong tokens", title="Token reversal: rates and a price")
+    plots.floor(left, table["error"])
+    left.set(ylabel="final error: share of wrong tokens", title="Token reversal: rates and a price")
     left.legend(fontsize=8)
     shares = table.assign(share_low=table["share"], share_high=table["share"])
     plots.lines(right, shares, "task.vocab", "share")

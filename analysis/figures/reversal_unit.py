@@ -30,10 +30,12 @@ def plot(table: pd.DataFrame) -> Figure:
     ends, course = table[table["kind"] == "end"], table[table["kind"] == "course"]
     (first, second, third), (fourth, fifth, sixth) = grid
     _by_rate(first, ends, "error")
-    first.set(yscale="log", ylabel="final error", title="Token reversal: answers or tokens?")
+    plots.floor(first, ends["error"])
+    first.set(ylabel="final error", title="Token reversal: answers or tokens?")
     first.legend(fontsize=7.5)
     _course(second, course, "error")
-    second.set(yscale="log", ylabel="error", title="… on the way")
+    plots.floor(second, course["error"])
+    second.set(ylabel="error", title="… on the way")
     second.legend(fontsize=7.5)
     _course(third, course, "entropy")
     third.set(ylabel="entropy per token", title="How undecided the policy stays")
