@@ -359,23 +359,23 @@ def ratio(theirs: pd.Series, ours: pd.Series) -> Interval:
 
 def labelled(frame: pd.DataFrame, value: str) -> pd.DataFrame:
     """Final values, [seed × setting], settings by the name a figure gives them."""
-    return by_setting(frame.assign(setting=_names(frame)), value, ["setting"])
+    return by_setting(frame.assign(setting=setting_names(frame)), value, ["setting"])
 
 
-def _names(frame: pd.DataFrame) -> list[str]:
+def setting_names(frame: pd.DataFrame) -> list[str]:
     settings = zip(frame["method.name"], frame["gate.rate"], frame["gate.price"], strict=True)
     return [f"{name(method)} {gate_label(rate, price)}".strip() for method, rate, price in settings]
 
 
 def costs_until(frame: pd.DataFrame, c: float | None = None, target: float = 0.05) -> pd.DataFrame:
     """What was spent until the error was 5%, [seed × setting]: backward passes, or forward + screened + c·backward."""
-    spent = cost_to_reach(frame.assign(setting=_names(frame)), target, ["setting"])
+    spent = cost_to_reach(frame.assign(setting=setting_names(frame)), target, ["setting"])
     total = spent["backward"] if c is None else spent["forward"] + spent["screened"] + c * spent["backward"]
     return spent.assign(total=total).pivot_table(index="seed", columns="setting", values="total")
 
 
 def _reached(frame: pd.DataFrame, target: float = 0.05) -> pd.DataFrame:
-    spent = cost_to_reach(frame.assign(setting=_names(frame)), target, ["setting"])
+    spent = cost_to_reach(frame.assign(setting=setting_names(frame)), target, ["setting"])
     return spent.pivot(index="seed", columns="setting", values="reached").eq(True)
 
 
@@ -385,4 +385,4 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-from analysis import claims_reversal  # noqa: E402, F401  its claims register themselves
+from analysis import claims_reversal, claims_studies  # noqa: E402, F401  their claims register themselves

@@ -12,6 +12,7 @@ import argparse
 import base64
 import html
 import json
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -190,10 +191,10 @@ def _esc(text: object) -> str:
     return html.escape(str(text), quote=True)
 
 
-def _order(claim: str) -> tuple[str, int, str]:
-    """J before D, by number."""
-    head, _, tail = claim.partition("-")
-    return ("0" if head[0] == "J" else "1", int(head[1:]), tail)
+def _order(claim: str) -> tuple[bool, int, str]:
+    """J before D, by number; what has none last."""
+    number = re.match(r"[JD](\d+)", claim)
+    return (claim[0] != "J", int(number[1]) if number else 99, claim)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -24,7 +24,7 @@ from analysis import draw, report
 from experiments.compose import CONF, Job, Launch, load_extensions, sweep, write_plan
 from experiments.run import train_block
 from kondo.cell import parse
-from kondo.engine import Engine
+from kondo.measurement import engine_of
 from kondo.runs import FINISHED, Block, read_status
 from kondo.schema import ConfigError, build, nearest
 
@@ -55,7 +55,7 @@ def estimate(todo: Todo, workers: int) -> float:
         key = job.cell.key()
         if key in timed or time.monotonic() - begun > CALIBRATION_SECONDS:
             continue
-        engine = Engine(block.cell, list(block.seeds), job.launch.device, job.launch.data)
+        engine = engine_of(block.cell, list(block.seeds), job.launch.device, job.launch.data)
         engine.advance()
         first = time.perf_counter()
         for _ in range(5):
@@ -116,7 +116,7 @@ def _show(bar: Any, running: Todo, done_size: int, left: int, total: int) -> Non
         status = read_status(block.folder(Path(job.launch.runs)))
         if status.get("status") == "running" and "step" in status:
             reached += status["step"] * len(block.seeds)
-            words.append(f"{job.describe()} error {status['error'] or float('nan'):.3g}")
+            words.append(f"{job.describe()} error {status.get('error') or float('nan'):.3g}")
     bar.set_description(f"{total - left}/{total} runs", refresh=False)
     bar.set_postfix_str(" | ".join(words)[:100], refresh=False)
     bar.update(max(0, reached - bar.n))

@@ -46,7 +46,7 @@ def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> 
 
 def mean_error(rows: Rows) -> float:
     """Over the seeds that have one; NaN where none has."""
-    errors = [row["error"] for row in rows if row["error"] is not None]
+    errors = [row["error"] for row in rows if row.get("error") is not None]
     return fmean(errors) if errors else float("nan")
 
 

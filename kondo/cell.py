@@ -14,11 +14,12 @@ from typing import Annotated, Any
 from kondo.baselines import BASELINES
 from kondo.frictions import FRICTIONS, Friction
 from kondo.gate import PRIORITIES, KondoGateConfig
-from kondo.learner import OptimizerSettings
 from kondo.objectives import METHODS, needs, settings
+from kondo.optim import OptimizerSettings
 from kondo.probes import PROBES, ProbeSettings
 from kondo.schema import ConfigError, build, check_keys, check_range, coerce, knob, nearest
 from kondo.screens import ScreenSettings
+from kondo.studies import STUDY_PRICE, Study
 from kondo.tasks import TASKS, Task
 
 SCHEMA = 1
@@ -178,6 +179,8 @@ def parse(data: Any) -> Cell:
         raise ConfigError(f"probe.name={cell.probe.name!r}: method {method!r} has no gate to look into")
     if cell.probe.name in ("alignment", "anatomy") and not hasattr(type(task), "size"):
         raise ConfigError(f"probe.name={cell.probe.name!r}: not for task {name!r}, which has no set of contexts")
+    if isinstance(task, Study):
+        _check_study(cell)
     if "actor_log_prob" in needs(METHODS[method]) and not cell.actor.report_probabilities:
         without = [name for name, objective in METHODS.items() if "actor_log_prob" not in needs(objective)]
         raise ConfigError(
@@ -202,6 +205,8 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
         raise ConfigError(
             f"gate.rate={gate.rate} and gate.price={gate.price} exclude each other: a rate sets its own price"
         )
+    if gate.rate is None and gate.price is None and isinstance(task, Study):
+        gate = dataclasses.replace(gate, price=STUDY_PRICE)
     if gate.rate is None and gate.price is None:
         gate = dataclasses.replace(gate, rate=DEFAULT_RATE)
     if gate.history and gate.rate is None:
@@ -215,6 +220,19 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
     if task.tokens > 1 and gate.unit == "auto":
         gate = dataclasses.replace(gate, unit="sequence")
     return gate
+
+
+def _check_study(cell: Cell) -> None:
+    """A study asks what a method does with one sample of one policy: nothing that needs a batch or a learner."""
+    name = _name(TASKS, cell.task)
+    if cell.frictions or cell.screen != ScreenSettings():
+        raise ConfigError(f"friction, screen: task {name!r} trains nothing, so it has neither")
+    if cell.gate is not None and cell.gate.rate is not None:
+        raise ConfigError(f"gate.rate={cell.gate.rate}: task {name!r} prices each sample by itself; set gate.price")
+    if cell.method in ("ce", "pmpo"):
+        raise ConfigError(f"method.name={cell.method!r}: not for task {name!r}, which looks at one sample at a time")
+    if cell.gate is None and type(cell.task).gated:  # type: ignore[attr-defined]
+        raise ConfigError(f"method.name={cell.method!r}: task {name!r} is about gates, and it has none; method=dgk")
 
 
 def _options(method: str, data: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,7 @@ import yaml
 from kondo import __version__
 from kondo.cell import Cell
 from kondo.engine import Engine, eval_steps
+from kondo.measurement import engine_of
 from kondo.schema import ConfigError
 
 FINISHED = ("done", "diverged")
@@ -119,7 +120,7 @@ def train(
             nonlocal beat
             status["step"] = step
             if rows:
-                errors = [row["error"] for row in rows if row["error"] is not None]
+                errors = [row["error"] for row in rows if row.get("error") is not None]
                 status["error"] = sum(errors) / len(errors) if errors else None
             if time.monotonic() - beat > HEARTBEAT_SECONDS:
                 beat = time.monotonic()
@@ -149,7 +150,7 @@ def _train(
     """Train from the last checkpoint, if there is one, and return {seed: step} of what diverged."""
     cell = block.cell
     due = set(eval_steps(cell.steps, cell.evals))
-    engine, logged = _restore(folder, lambda: Engine(cell, list(block.seeds), device, data))
+    engine, logged = _restore(folder, lambda: engine_of(cell, list(block.seeds), device, data))
     with (folder / "metrics.jsonl").open("ab") as log:
         log.truncate(logged)
         log.seek(0, os.SEEK_END)

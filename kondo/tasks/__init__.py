@@ -67,4 +67,5 @@ class Task(Protocol):
         ...
 
 
+from kondo import studies  # noqa: E402, F401  registers its own
 from kondo.tasks import bandit, mnist, reversal  # noqa: E402, F401  register themselves
