@@ -36,6 +36,8 @@ class Source:
     name: str
     runs: Path
     scale: str
+    figures: Path | None = None
+    """Where its figures are drawn already; without it they are drawn for the page alone."""
 
     def judge(self) -> list[dict[str, Any]]:
         """Every claim, on the runs that its figure planned at this scale."""
@@ -48,9 +50,9 @@ class Source:
         return read_plan(self.runs, self.scale, figure)
 
 
-def page(sources: Sequence[Source]) -> str:
-    """The report, as one HTML document."""
-    verdicts = [{record["id"]: record for record in source.judge()} for source in sources]
+def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> str:
+    """The report, as one HTML document; `judged` is what each source's claims came to."""
+    verdicts = [{record["id"]: record for record in records} for records in judged]
     shown = [name for name in figures() if any(source.plan(name) for source in sources)]
     tally = Counter(record["verdict"] for record in verdicts[0].values())
     summary = ", ".join(f"{tally[word]} {word}" for word in MARKS if tally[word])
@@ -117,7 +119,9 @@ def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
     if plan is None:
         return f"<p>{_esc(source.name)}: not planned at {_esc(source.scale)} scale.</p>"
     with tempfile.TemporaryDirectory() as scratch:
-        paths = {path.suffix: path for path in draw(name, source.runs, source.scale, Path(scratch))}
+        paths = {kind: (source.figures or Path(scratch)) / f"{name}{kind}" for kind in (".svg", ".csv")}
+        if not all(path.exists() for path in paths.values()):
+            paths = {path.suffix: path for path in draw(name, source.runs, source.scale, Path(scratch))}
         if not paths:
             return f"<p>{_esc(source.name)}: no finished runs.</p>"
         image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
@@ -202,18 +206,19 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
     parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to judge")
     parser.add_argument("--out", type=Path, default=Path("report"), help="where the report goes")
+    parser.add_argument("--figures", type=Path, help="folder of figures that are drawn from these very logs already")
     parser.add_argument("--compare", type=Path, help="another folder of run folders, to show beside")
     asked = parser.parse_args(None if arguments is None else list(arguments))
-    sources = [Source(str(asked.runs), asked.runs, asked.scale)]
+    sources = [Source(str(asked.runs), asked.runs, asked.scale, asked.figures)]
     if asked.compare is not None:
         if not asked.compare.is_dir():
             parser.error(f"--compare {asked.compare}: no such folder")
         sources.append(Source(str(asked.compare), asked.compare, asked.scale))
-    records = sources[0].judge()
+    judged = [source.judge() for source in sources]
     asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "claims.json").write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
-    (asked.out / "index.html").write_text(page(sources))
-    for record in records:
+    (asked.out / "claims.json").write_text(json.dumps(judged[0], indent=1, ensure_ascii=False) + "\n")
+    (asked.out / "index.html").write_text(page(sources, judged))
+    for record in judged[0]:
         print(f"{record['id']:<12} {record['verdict']:<16} {record['claim']}\n{'':<30}{record['detail']}")
     print(f"report: {asked.out / 'index.html'}")
     return 0

@@ -167,7 +167,7 @@ def main() -> int:
         print(problem, file=sys.stderr)
     where = ["--runs", str(runs), "--scale", asked.scale]
     undrawn = draw.main([*figures, *where])
-    report.main(where)
+    report.main([*where, "--figures", "figures"] if figures == experiments() and not undrawn else where)
     return 1 if trouble or undrawn else 0
 
 
