@@ -195,4 +195,4 @@ def test_few_seeds_or_missing_references_are_not_judged():
 
 
 def test_claims_without_runs_say_so(tmp_path):
-    assert {record["verdict"] for record in report.judge(tmp_path, "laptop")} == {claims.TOO_FEW}
+    assert {record["verdict"] for record in report.Source("none", tmp_path, "laptop").judge()} == {claims.TOO_FEW}
