@@ -45,15 +45,14 @@ def test_reproduce_draws_every_figure_and_judges_every_claim(smoke):
         assert record["verdict"] in (claims.REPRODUCED, claims.PARTLY, claims.NOT, claims.TOO_FEW)
 
 
-def test_reproducing_again_trains_nothing(smoke):
+def test_reproducing_again_trains_nothing(smoke, monkeypatch, capsys):
     folder, _ = smoke
-    logs = {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/metrics.jsonl")}
-    command = [sys.executable, "-m", "experiments.reproduce", "--scale", "smoke", f"runs={folder}/runs"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env={"PYTHONPATH": str(ROOT)}, check=True
-    )
-    assert "0 to resume, 0 to train" in done.stdout
-    assert logs == {path: path.stat().st_mtime_ns for path in folder.glob("runs/*/*/metrics.jsonl")}
+    monkeypatch.setattr(sys, "argv", ["reproduce", "--scale", "smoke", f"runs={folder}/runs"])
+    monkeypatch.setattr(reproduce, "train_all", lambda todo, workers: pytest.fail("trained again"))
+    monkeypatch.setattr(reproduce.draw, "main", lambda arguments: 0)
+    monkeypatch.setattr(reproduce.report, "main", lambda arguments: 0)
+    assert reproduce.main() == 0
+    assert "0 to resume, 0 to train" in capsys.readouterr().out
 
 
 def digests(folder):
@@ -65,7 +64,8 @@ def test_redrawn_figures_are_byte_identical_and_need_no_torch(smoke, tmp_path):
     code = (
         "import sys; from analysis import draw, report;"
         f"a = ['--runs', '{folder}/runs', '--scale', 'smoke'];"
-        f"draw.main([*a, '--out', '{tmp_path}/f']); report.main([*a, '--out', '{tmp_path}/r']);"
+        f"draw.main([*a, '--out', '{tmp_path}/f']);"
+        f"report.main([*a, '--out', '{tmp_path}/r', '--figures', '{tmp_path}/f']);"
         "sys.exit(any(m in sys.modules for m in ('torch', 'hydra', 'wandb', 'kondo')))"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True)
