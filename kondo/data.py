@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kondo.rows import Rows
 from kondo.schema import ConfigError
 
 DATASETS = ("mnist", "fashion_mnist", "digits")
@@ -57,7 +58,14 @@ class Images:
     test_labels: Tensor
     scale: float
 
+    @functools.cached_property
+    def rows(self) -> Rows:
+        """All of them, the test images after the training images."""
+        return Rows(torch.cat([self.train, self.test]), self.scale)
+
     def to(self, device: torch.device | str) -> Images:
+        if self.train.device == torch.device(device):
+            return self
         train, train_labels, test, test_labels = (
             x.to(device) for x in (self.train, self.train_labels, self.test, self.test_labels)
         )

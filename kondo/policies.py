@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from kondo.rows import Rows
 from kondo.streams import Streams, sample_index
 
 Parameters = dict[str, Tensor]
@@ -92,6 +93,8 @@ class MLP:
 
     sizes: tuple[int, ...]
     """Width of every layer, input and output included."""
+    rows: Rows | None = None
+    """Where inputs given by number are found."""
 
     graph: ClassVar[bool] = True
 
@@ -118,10 +121,14 @@ class MLP:
         return sample_index(log_policy.detach().exp(), draw), log_policy
 
     def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor | None = None) -> Tensor:
-        """[S, B, in] → [S, B, K]; a single decision does not depend on the action."""
+        """[S, B, in], or row numbers [S, B] → [S, B, K]; a single decision does not depend on the action."""
         x = inputs
         last = len(self.sizes) - 2
         for i in range(last + 1):
-            x = torch.baddbmm(parameters[f"bias_{i}"], x, parameters[f"weight_{i}"])
-            x = x.relu() if i < last else x - x.logsumexp(dim=-1, keepdim=True)
+            weight, bias = parameters[f"weight_{i}"], parameters[f"bias_{i}"]
+            if i == 0 and self.rows is not None:
+                x = self.rows.linear(inputs, weight, bias)
+            else:
+                x = torch.baddbmm(bias, x, weight)
+            x = x.relu() if i < last else x.log_softmax(dim=-1)
         return x

@@ -43,7 +43,7 @@ class Mnist:
         self.images = data.load(self.dataset, root).to(device)
 
     def policy(self) -> MLP:
-        return MLP((64 if self.dataset == "digits" else 784, *self.hidden, self.arms))
+        return MLP((self.images.train.shape[1], *self.hidden, self.arms), self.images.rows)
 
     @property
     def size(self) -> int:
@@ -55,11 +55,7 @@ class Mnist:
 
     def at(self, index: Tensor) -> Contexts:
         """Training images by number. [S, B] → contexts"""
-        rows = self.images.train.index_select(0, index.flatten())
-        return Contexts(
-            inputs=(rows * self.images.scale).view(*index.shape, -1),
-            targets=self.images.train_labels[index],
-        )
+        return Contexts(inputs=index, targets=self.images.train_labels[index])
 
     def reward(self, contexts: Contexts, actions: Tensor) -> Tensor:
         return (actions == contexts.targets).float()
@@ -69,8 +65,8 @@ class Mnist:
         policy, seeds, count = self.policy(), len(streams.seeds), len(self.images.test)
         totals = torch.zeros(3, seeds, device=streams.device)
         for first in range(0, count, CHUNK):
-            inputs = (self.images.test[first : first + CHUNK] * self.images.scale).expand(seeds, -1, -1)
-            labels = self.images.test_labels[first : first + CHUNK].expand(seeds, -1)
+            chunk = torch.arange(first, min(first + CHUNK, count), device=streams.device)
+            inputs, labels = (self.size + chunk).expand(seeds, -1), self.images.test_labels[chunk].expand(seeds, -1)
             log_policy = policy.log_policy(parameters, inputs)  # [S, CHUNK, K]
             right = log_policy.argmax(dim=-1) == labels
             wrong = log_policy.exp().scatter(-1, labels.unsqueeze(-1), 0.0)
