@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -218,19 +219,24 @@ class KondoGate(nn.Module):
         else:
             noise = lambda: draw("priority", tuple(log_probs.shape))  # noqa: E731
             ranks = PRIORITIES[c.priority](advantages, -log_probs.detach(), noise, c.alpha)
-        exists = torch.ones_like(chi, dtype=torch.bool) if mask is None else mask.bool().expand_as(chi)
-        finite = log_probs.detach().isfinite() & chi.isfinite() & ranks.isfinite() | ~exists
-        if c.unit == "sequence" or (c.unit == "auto" and mask is not None):
+        exists = None if mask is None else mask.bool().expand_as(chi)
+        finite = (log_probs.detach() + chi + ranks).isfinite()
+        if c.unit == "sequence" or (c.unit == "auto" and exists is not None):
             if chi.dim() < pools + 2:
                 raise ValueError(f'unit="sequence" needs a token axis after the batch; got shape {tuple(chi.shape)}.')
-            chi, ranks, exists, finite = _mean(chi, exists), _mean(ranks, exists), exists.any(-1), finite.all(-1)
+            chi, ranks = _mean(chi, exists), _mean(ranks, exists)
+            finite = (finite if exists is None else finite | ~exists).all(-1)
+            exists = None if exists is None else exists.any(-1)
 
         units = chi.shape
-        chi, ranks, exists, finite = (x.reshape(*units[:pools], -1) for x in (chi, ranks, exists, finite))  # [pools, n]
-        valid = exists & finite
+        chi, ranks, valid = (x.reshape(*units[:pools], -1) for x in (chi, ranks, finite))  # [pools, n]
+        count: Tensor | int = chi.shape[-1]
+        if exists is not None:
+            exists = exists.reshape(chi.shape)
+            valid, count = valid & exists, exists.sum(-1, keepdim=True)  # [pools, 1]
         able = valid & (valid & (chi != 0)).any(-1, keepdim=True)  # zero delight throughout: nothing to teach
 
-        price, quota = self._price(ranks, exists, valid)  # [pools, 1] each
+        price, quota = self._price(ranks, count, valid)  # [pools, 1] each
         probs = torch.where(able, torch.sigmoid((ranks - price) / c.temperature), 0.0)
         if not c.hard:
             weights = probs
@@ -242,7 +248,7 @@ class KondoGate(nn.Module):
         else:
             weights = (draw("coin", tuple(probs.shape)) < probs).to(probs.dtype)
 
-        rate = torch.where(exists, weights, 0.0).sum(-1) / exists.sum(-1).clamp(min=1)
+        rate = weights.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
         return KondoGateOutput(
             gate_weights=weights.reshape(units),
             gate_probs=probs.reshape(units),
@@ -251,26 +257,25 @@ class KondoGate(nn.Module):
             actual_gate_rate=rate,
         )
 
-    def _price(self, ranks: Tensor, exists: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
-        """The price of each pool, and how many of its units may pass when some tie at that price."""
+    def _price(self, ranks: Tensor, count: Tensor | int, valid: Tensor) -> tuple[Tensor, Tensor | int]:
+        """The price of each pool, and how many of its `count` units may pass when some tie at that price."""
         c = self.config
-        quota = exists.sum(-1, keepdim=True)  # [pools, 1]
-        if c.price is not None:
-            return torch.full(quota.shape, c.price, dtype=ranks.dtype, device=ranks.device), torch.zeros_like(quota)
-        assert c.gate_rate is not None
-        quota = _share(c.gate_rate, quota)
-        window = torch.where(valid, ranks, torch.nan)
-        bought = quota
+        fixed = torch.full((*ranks.shape[:-1], 1), -torch.inf if c.price is None else c.price).to(ranks)  # [pools, 1]
+        if c.gate_rate is None:
+            return fixed, 0
+        quota = _share(c.gate_rate, count)
         if c.history:
-            window = self._remember(window)
+            window = self._remember(torch.where(valid, ranks, torch.nan))
             seen = window.isfinite().sum(-1, keepdim=True)
-            bought = _share(c.gate_rate, seen)
-        open_price = torch.full(quota.shape, -torch.inf, dtype=ranks.dtype, device=ranks.device)
+            bought: Tensor | int = _share(c.gate_rate, seen)
+        else:
+            window, bought = torch.where(valid, ranks, -torch.inf), quota
         if c.gate_rate == 1 or window.shape[-1] == 0:
-            return open_price, quota
-        ordered = window.nan_to_num(nan=-torch.inf).sort(dim=-1, descending=True).values
-        price = ordered.gather(-1, bought - 1)
-        return (torch.where(seen < c.warmup, open_price, price) if c.history else price), quota
+            return fixed, quota
+        if isinstance(bought, int):
+            return window.topk(bought, dim=-1).values[..., -1:], quota
+        price = window.nan_to_num(nan=-torch.inf).sort(dim=-1, descending=True).values.gather(-1, bought - 1)
+        return (torch.where(seen < c.warmup, fixed, price) if c.history else price), quota
 
     def _remember(self, ranks: Tensor) -> Tensor:
         """Append the batch to the history of its pool; return both together."""
@@ -332,11 +337,19 @@ def per_entry(advantages: Tensor, log_probs: Tensor) -> Tensor:
     return advantages.unsqueeze(-1).expand_as(log_probs) if advantages.dim() < log_probs.dim() else advantages
 
 
-def _mean(values: Tensor, exists: Tensor) -> Tensor:
+def _mean(values: Tensor, exists: Tensor | None) -> Tensor:
     """Mean over the entries of the last axis that exist. [..., T] → [...]"""
+    if exists is None:
+        return values.mean(-1)
     return torch.where(exists, values, 0.0).sum(-1) / exists.sum(-1).clamp(min=1)
 
 
-def _share(rate: float, count: Tensor) -> Tensor:
+@overload
+def _share(rate: float, count: int) -> int: ...
+@overload
+def _share(rate: float, count: Tensor) -> Tensor: ...
+def _share(rate: float, count: Tensor | int) -> Tensor | int:
     """k = max(1, ⌊ρn⌋), proof against ρn being a rounding error below a whole number."""
+    if isinstance(count, int):
+        return max(1, int(rate * count + 1e-9))
     return (rate * count.double() + 1e-9).floor().clamp(min=1).long()

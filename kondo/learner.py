@@ -30,15 +30,23 @@ class Selection:
 
     def rows(self, x: Tensor, group: int = 1) -> Tensor:
         """[S, B, …] → [S, k, …]; or from one entry for each group of rows, [S, B/G, …]"""
-        return x[torch.arange(len(x), device=x.device).unsqueeze(-1), self.index // group]
+        index = self.index if group == 1 else self.index // group
+        if x.dim() == 2:
+            return x.gather(1, index)
+        return x[torch.arange(len(x), device=x.device).unsqueeze(-1), index]
 
 
 def select(weight: Tensor) -> tuple[Selection, Tensor]:
     """Gather what has weight; a row is kept if any of its decisions is. [S, B, …] → the selection, kept rows [S]"""
     keep = weight.flatten(2).any(-1) if weight.dim() > 2 else weight != 0  # [S, B]
     kept = keep.sum(dim=1)  # [S]
-    order = keep.byte().sort(dim=1, descending=True, stable=True).indices
-    selection = Selection(order[:, : int(kept.max())], weight)
+    most = int(kept.max())
+    index = keep.nonzero()[:, 1]
+    if len(index) == most * len(keep):
+        index = index.view(len(keep), most)
+    else:
+        index = keep.byte().sort(dim=1, descending=True, stable=True).indices[:, :most]
+    selection = Selection(index, weight)
     selection.weight = selection.rows(weight)
     return selection, kept
 

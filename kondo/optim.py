@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
 from kondo.policies import Shapes, views
 from kondo.schema import knob
@@ -41,9 +40,10 @@ class Optimizer:
         everyone = bool(active.all())
         self.lockstep = self.lockstep and everyone
         if self.lockstep:
+            self.steps += 1
             self._move(self.parameters, gradients, self.moment_views, self.steps[0])
-            self.steps[1:] = self.steps[0]
         else:
+            self.steps += active
             for seed in active.nonzero().flatten().tolist():
                 moments = [[view[seed] for view in moment] for moment in self.moment_views]
                 own = [parameter[seed] for parameter in self.parameters]
@@ -52,18 +52,15 @@ class Optimizer:
     def _move(
         self, parameters: list[Tensor], gradients: Sequence[Tensor], moments: list[list[Tensor]], count: Tensor
     ) -> None:
-        """torch's fused kernels; `count` is how many updates these tensors have had, a view that is raised in place."""
+        """torch's fused kernels; `count` is which update of theirs this is."""
         if self.settings.name == "sgd":
             torch._foreach_add_(parameters, list(gradients), alpha=-self.settings.lr)
-            count += 1
             return
-        counts = [count.clone() for _ in parameters]
         mean, square = moments
-        adam(
-            parameters, list(gradients), mean, square, [], counts, fused=True, amsgrad=False, beta1=0.9, beta2=0.999,
+        torch._fused_adam_(
+            parameters, list(gradients), mean, square, [], [count] * len(parameters), amsgrad=False, beta1=0.9, beta2=0.999,
             lr=self.settings.lr, weight_decay=0.0, eps=1e-8, maximize=False,
         )  # fmt: skip
-        count.copy_(counts[0])
 
     def state(self) -> dict[str, Any]:
         return {"moments": self.moments, "steps": self.steps, "lockstep": self.lockstep}

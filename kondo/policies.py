@@ -130,5 +130,5 @@ class MLP:
                 x = self.rows.linear(inputs, weight, bias)
             else:
                 x = torch.baddbmm(bias, x, weight)
-            x = x.relu() if i < last else x.log_softmax(dim=-1)
+            x = x.relu() if i < last else x - x.logsumexp(dim=-1, keepdim=True)
         return x

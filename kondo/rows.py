@@ -22,13 +22,14 @@ class Rows:
 
     def __init__(self, table: Tensor, scale: float) -> None:
         self.table, self.scale = table, scale  # [N, D] uint8
-        self.packed: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
-        """(first, column, value): row r has the entries first[r] … first[r + 1] − 1."""
+        self.entries: list[np.ndarray] = []
+        """first, column, value: row r has the entries first[r] … first[r + 1] − 1. Empty where a matmul is better."""
         if table.device.type == "cpu" and table.count_nonzero() < SPARSE * table.numel() and kernels(1):
-            entries = table.numpy()
-            row, column = np.nonzero(entries)
-            first = np.searchsorted(row, np.arange(len(entries) + 1))
-            self.packed = first, column.astype(np.uint16), entries[row, column]
+            array = table.numpy()
+            row, column = np.nonzero(array)
+            first = np.searchsorted(row, np.arange(len(array) + 1))
+            self.entries = [first, column.astype(np.uint16), array[row, column]]
+            self.common = first, self.entries[1].ctypes.data, self.entries[2].ctypes.data, np.float32(scale)
 
     def dense(self, index: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The rows themselves. [S, B] → [S, B, D]"""
@@ -36,19 +37,14 @@ class Rows:
 
     def linear(self, index: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         """x · weight + bias. [S, B], [S, D, H], [S, 1, H] → [S, B, H]"""
-        if self.packed is None or weight.dtype != torch.float32 or not weight.is_contiguous():
+        if not self.entries or weight.dtype != torch.float32 or not weight.is_contiguous():
             return torch.baddbmm(bias, self.dense(index, weight.dtype), weight)
         return _Linear.apply(self, index.contiguous(), weight, bias)
 
     def run(self, kernel: Callable[..., None], index: Tensor, *tensors: Tensor) -> None:
-        """Call a kernel on addresses; `tensors` must be alive and contiguous."""
-        assert self.packed is not None
-        first, column, value = self.packed
-        sizes = *index.shape, self.table.shape[1]
-        kernel(
-            first, column.ctypes.data, value.ctypes.data, np.float32(self.scale),
-            index.numpy(), *sizes, *(tensor.data_ptr() for tensor in tensors),
-        )  # fmt: skip
+        """Call a kernel, which knows tensors by their addresses: they must be contiguous."""
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        kernel(*self.common, index.numpy(), *index.shape, self.table.shape[1], *addresses)
 
 
 class _Linear(torch.autograd.Function):
@@ -128,10 +124,10 @@ def kernels(width: int) -> tuple[Callable[..., None], ...]:
         return state
 
     @intrinsic
-    def gather(typing, column, value, count, scale, weight, start, out):  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def gather(typing, column, value, count, scale, weight, start, out):  # type: ignore[no-untyped-def]
         """out = start + Σ_j value[j] · weight[column[j]]"""
 
-        def emit(context, builder, signature, args):  # type: ignore[no-untyped-def]  # noqa: ANN001
+        def emit(context, builder, signature, args):  # type: ignore[no-untyped-def]
             *common, start, out = args
 
             def body(number: Any, row: Any, state: list[Any]) -> list[Any]:
@@ -146,10 +142,10 @@ def kernels(width: int) -> tuple[Callable[..., None], ...]:
         return types.void(column, value, count, scale, weight, start, out), emit
 
     @intrinsic
-    def scatter(typing, column, value, count, scale, weight, gradient):  # type: ignore[no-untyped-def]  # noqa: ANN001
+    def scatter(typing, column, value, count, scale, weight, gradient):  # type: ignore[no-untyped-def]
         """weight[column[j]] += value[j] · gradient, for every j"""
 
-        def emit(context, builder, signature, args):  # type: ignore[no-untyped-def]  # noqa: ANN001
+        def emit(context, builder, signature, args):  # type: ignore[no-untyped-def]
             *common, gradient = args
             row_gradient = [builder.load(part, align=4) for part in parts(builder, gradient)]
 

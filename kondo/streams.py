@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -43,20 +44,22 @@ class Streams:
         self.seeds = list(seeds)
         self.device = torch.device(device)
         self._root = _mix(torch.tensor(self.seeds, dtype=torch.int64, device=self.device) + _GOLDEN)  # [S]
-        self._ahead: dict[tuple[str, int], tuple[int, Tensor]] = {}
+        self._ahead: dict[tuple[object, ...], tuple[int, Tensor]] = {}
 
-    def bits(self, name: str, step: int, shape: tuple[int, ...] = ()) -> Tensor:
-        """64 random bits for each seed and position. [S, *shape]"""
+    def _draw(
+        self, kind: Callable[[Tensor], Tensor], key: object, name: str, step: int, shape: tuple[int, ...]
+    ) -> Tensor:
+        """Numbers made of 64 random bits for each seed and position; `key` tells kinds apart. [S, *shape]"""
         count = math.prod(shape)
-        first, drawn = self._ahead.get((name, count), (0, None))
+        first, drawn = self._ahead.get((key, name, count), (0, None))
         if drawn is None or not first <= step < first + len(drawn):
             span = max(1, _CHUNK // (count * len(self.seeds) or 1))
-            first, drawn = step, self._draw(name, step, span, count)
-            self._ahead[name, count] = first, drawn
+            first, drawn = step, kind(self.bits(name, step, span, count))
+            self._ahead[key, name, count] = first, drawn
         return drawn[step - first].reshape(len(self.seeds), *shape)
 
-    def _draw(self, name: str, step: int, span: int, count: int) -> Tensor:
-        """[span, S, count]"""
+    def bits(self, name: str, step: int, span: int, count: int) -> Tensor:
+        """64 random bits for each of `span` steps, seed and position. [span, S, count]"""
         label = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little", signed=True)
         steps = torch.arange(step + 1, step + span + 1, device=self.device)
         places = torch.arange(1, count + 1, device=self.device)
@@ -65,16 +68,19 @@ class Streams:
 
     def uniform(self, name: str, step: int, shape: tuple[int, ...] = ()) -> Tensor:
         """Uniform on [0, 1), 24 bits. [S, *shape]"""
-        return _shift(self.bits(name, step, shape), 40).float() * 2.0**-24
+        return self._draw(lambda bits: _shift(bits, 40).float() * 2.0**-24, "uniform", name, step, shape)
 
     def normal(self, name: str, step: int, shape: tuple[int, ...] = ()) -> Tensor:
         """Standard normal. [S, *shape]"""
-        inside = (_shift(self.bits(name, step, shape), 40).double() + 0.5) * 2.0**-24  # never 0 or 1
-        return torch.special.ndtri(inside).float()
+
+        def normal(bits: Tensor) -> Tensor:
+            return torch.special.ndtri((_shift(bits, 40).double() + 0.5) * 2.0**-24).float()  # never of 0 or 1
+
+        return self._draw(normal, "normal", name, step, shape)
 
     def below(self, limit: int, name: str, step: int, shape: tuple[int, ...] = ()) -> Tensor:
         """Uniform integers in [0, limit). [S, *shape]"""
-        return (_shift(self.bits(name, step, shape), 33) * limit) >> 31
+        return self._draw(lambda bits: (_shift(bits, 33) * limit) >> 31, limit, name, step, shape)
 
 
 def sample_index(probs: Tensor, uniform: Tensor) -> Tensor:

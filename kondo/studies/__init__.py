@@ -115,7 +115,7 @@ def policies(probs: tuple[float, ...] | Tensor, arms: int, skew: float = 0.0) ->
 
 def generators(streams: Streams, name: str) -> list[np.random.Generator]:
     """A generator per seed, for what is not drawn number by number: it depends on (seed, name) alone."""
-    return [np.random.default_rng(int(bits) & (1 << 63) - 1) for bits in streams.bits(name, 0)]
+    return [np.random.default_rng(int(bits) & (1 << 63) - 1) for bits in streams.bits(name, 0, 1, 1)[0, :, 0]]
 
 
 def same(value: Any, streams: Streams) -> list[Any]:

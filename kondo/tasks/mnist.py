@@ -55,7 +55,7 @@ class Mnist:
 
     def at(self, index: Tensor) -> Contexts:
         """Training images by number. [S, B] → contexts"""
-        return Contexts(inputs=index, targets=self.images.train_labels[index])
+        return Contexts(inputs=index, targets=self.images.train_labels.take(index))
 
     def reward(self, contexts: Contexts, actions: Tensor) -> Tensor:
         return (actions == contexts.targets).float()
