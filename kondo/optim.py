@@ -58,8 +58,8 @@ class Optimizer:
             return
         mean, square = moments
         torch._fused_adam_(
-            parameters, list(gradients), mean, square, [], [count] * len(parameters), amsgrad=False, beta1=0.9, beta2=0.999,
-            lr=self.settings.lr, weight_decay=0.0, eps=1e-8, maximize=False,
+            parameters, list(gradients), mean, square, [], [count] * len(parameters), amsgrad=False,
+            beta1=0.9, beta2=0.999, lr=self.settings.lr, weight_decay=0.0, eps=1e-8, maximize=False,
         )  # fmt: skip
 
     def state(self) -> dict[str, Any]:
