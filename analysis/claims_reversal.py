@@ -24,7 +24,7 @@ from analysis.claims import (
     verdict,
 )
 from analysis.figures.reversal_frictions import friction, intensity
-from analysis.figures.reversal_scaling import SOLVED, longest
+from analysis.figures.reversal_scaling import longest
 from analysis.load import final
 from analysis.stats import Interval, bootstrap, paired
 from analysis.style import name
@@ -70,9 +70,9 @@ def gate_tracks_dg(frame: pd.DataFrame) -> Finding:
     "reversal_scaling",
 )
 def gate_goes_farthest(frame: pd.DataFrame) -> Finding:
-    """Solved: 5% error. Backward passes are compared at what DG-K spent in all. Each relation of the order is a part of
-    the claim."""
-    clean = frame[frame["friction"] == "none"]
+    """The smallest vocabulary. Backward passes are compared at what DG-K spent in all. Each relation of the order is a
+    part of the claim."""
+    clean = _smallest(frame[frame["friction"] == "none"])
     lengths = _longest(clean)
     if few := too_few(lengths, ["dgk", "dg", *OTHERS]):
         return few
@@ -87,8 +87,8 @@ def gate_goes_farthest(frame: pd.DataFrame) -> Finding:
     gap = paired(lengths["dgk"], lengths["dg"])
     return Finding(
         verdict(*parts),
-        f"longest H with error ≤ {SOLVED:.0%}: {_means(lengths)}; within {budget:,.0f} backward passes: "
-        f"{_means(within)} (lengths tried: {_tried(clean)})",
+        f"{_solved(clean)}: {_means(lengths)}; within {budget:,.0f} backward passes: {_means(within)} "
+        f"(lengths tried: {_tried(clean)})",
         gap.mean,
         (gap.low, gap.high),
         **scope(clean, lengths),
@@ -182,15 +182,21 @@ def dg_survives_all_frictions(frame: pd.DataFrame) -> Finding:
     "reversal_scaling",
 )
 def dg_goes_farthest_under_frictions(frame: pd.DataFrame) -> Finding:
-    """All at intensity 0.25. Solved: 5% error. Each relation of the order is a part of the claim."""
-    rough = frame[frame["friction"] != "none"]
+    """All at intensity 0.25, the smallest vocabulary. Each relation of the order is a part of the claim."""
+    frame = frame[frame["friction"] != "none"]
+    rough = _smallest(frame)
     lengths = _longest(rough)
     if few := too_few(lengths, ["dg", *OTHERS]):
         return few
     gap = paired(lengths["dg"], lengths["pmpo"])
     return Finding(
         verdict(*_descending(lengths, ("dg", "pmpo", "ppo", "pg"))),
-        f"longest H with error ≤ {SOLVED:.0%}: {_means(lengths)} (lengths tried: {_tried(rough)})",
+        f"{_solved(rough)}: {_means(lengths)} (lengths tried: {_tried(rough)})"
+        + "".join(
+            f"; M = {vocab:g}: {_means(_longest(group))}"
+            for vocab, group in frame.groupby("task.vocab")
+            if vocab > rough["task.vocab"].min()
+        ),
         gap.mean,
         (gap.low, gap.high),
         **scope(rough, lengths),
@@ -198,15 +204,23 @@ def dg_goes_farthest_under_frictions(frame: pd.DataFrame) -> Finding:
 
 
 def _longest(frame: pd.DataFrame, cost: str = "forward", budget: float = np.inf) -> pd.DataFrame:
-    """[seed × method]; without the seeds of which some length is not finished."""
-    lengths = frame["task.length"].nunique()
-    whole = final(frame).groupby(["method.name", "seed"])["task.length"].nunique()
+    """[seed × method]; without methods whose search is not finished: whose longest length was solved, and a longer one
+    is to be tried."""
     columns = {}
     for method, group in frame.groupby("method.name"):
-        seeds = [seed for seed in group["seed"].unique() if whole.get((method, seed), 0) == lengths]
-        if seeds:
-            columns[method] = longest(group[group["seed"].isin(seeds)], cost, budget)
+        tried = group["task.length"].max()
+        top = group[group["task.length"] == tried]
+        if tried == group["last"].iloc[0] or not (top["error"] <= top["solved"]).any():
+            columns[method] = longest(group, cost, budget)
     return pd.DataFrame(columns)
+
+
+def _smallest(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame[frame["task.vocab"] == frame["task.vocab"].min()]
+
+
+def _solved(frame: pd.DataFrame) -> str:
+    return f"longest H with error ≤ {frame['solved'].iloc[0]:.0%}"
 
 
 def _descending(lengths: pd.DataFrame, *orders: tuple[str, ...]) -> list[bool | None]:

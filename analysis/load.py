@@ -28,6 +28,8 @@ class Plan:
     cells: Mapping[str, str] = field(default_factory=dict)
     """{cell key: the cell in a few words}"""
     seeds: int = 0
+    search: Mapping[str, Any] | None = None
+    """The axis that is climbed while it is solved: key, values, solved."""
 
 
 OPTIONAL = ("gate.rate", "gate.price", "gate.mode", "gate.priority", "gate.alpha", "gate.unit", "diverged")
@@ -47,7 +49,11 @@ def load_figure(runs: Path, scale: str, figure: str) -> pd.DataFrame:
     """The finished runs of a figure's plan; empty where it was never planned at this scale."""
     plan = read_plan(runs, scale, figure)
     frame = pd.DataFrame() if plan is None else load(runs, plan.cells)
-    return frame[frame["status"].isin(("done", "diverged"))] if len(frame) else frame
+    if frame.empty or plan is None:
+        return frame
+    if plan.search is not None:
+        frame = frame.assign(solved=plan.search["solved"], last=max(plan.search["values"]))
+    return frame[frame["status"].isin(("done", "diverged"))]
 
 
 def run_folders(runs: Path, cells: Iterable[str] | None = None) -> list[Path]:

@@ -26,11 +26,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from analysis.load import Plan, plan_path
+from analysis.load import Plan, plan_path, read_log
 from kondo.cell import Cell, GateSettings, gated, parse
 from kondo.frictions import FRICTIONS
 from kondo.objectives import METHODS, settings
-from kondo.runs import Block, blocks, write_atomically
+from kondo.runs import FINISHED, Block, blocks, read_status, write_atomically
 from kondo.schema import ConfigError, build, knob, nearest
 from kondo.screens import ScreenSettings
 
@@ -75,10 +75,22 @@ class WandbSettings:
 
 
 @dataclass(frozen=True)
+class Search:
+    """An axis of a sweep that is climbed instead of crossed: the next value is tried where the last was solved."""
+
+    key: str | None = None
+    values: tuple[int, ...] = ()
+    """From easy to hard."""
+    solved: float = knob(0.05, low=0)
+    """The error to get down to, by one seed at least, for the next value to be tried."""
+
+
+@dataclass(frozen=True)
 class Launch:
     """Where and how a run is trained, and for how many seeds; no part of its identity."""
 
     seeds: int = knob(1, low=1)
+    first_seed: int = knob(0, low=0)
     block: int = knob(10, low=1)
     runs: str = "runs"
     data: str = "data"
@@ -86,6 +98,7 @@ class Launch:
     threads: int = knob(1, low=1)
     checkpoint_seconds: float = knob(30.0, low=0)
     scale: str = "laptop"
+    search: Search = Search()
     wandb: WandbSettings = WandbSettings()
 
 
@@ -95,7 +108,8 @@ class Job:
     launch: Launch
 
     def blocks(self) -> list[Block]:
-        return blocks(self.cell, self.launch.seeds, self.launch.block, Path(self.launch.runs))
+        launch = self.launch
+        return blocks(self.cell, launch.seeds, launch.block, Path(launch.runs), launch.first_seed)
 
     def describe(self) -> str:
         """The cell in a few words: bandit dgk ρ=0.03 staleness delay=100 delay_mode=fixed"""
@@ -177,8 +191,36 @@ def sweep(overrides: Sequence[str]) -> list[Job]:
         lines = [f"{key}={value}" for key, value in params.items()]
         (cells,) = BasicSweeper.split_arguments(parser.parse_overrides(lines + list(overrides)), None)
         bases: dict[tuple[str, ...], DictConfig] = {}
-        jobs = [job(_compose(parser.parse_overrides(cell), bases), sweeping=True) for cell in cells]
+
+        def made(cell: list[str]) -> Job:
+            return job(_compose(parser.parse_overrides(cell), bases), sweeping=True)
+
+        def climbed(cell: list[str]) -> Iterator[Job]:
+            first = made(cell)
+            search = first.launch.search
+            if search.key is None:
+                yield first
+                return
+            if not search.values:
+                raise ConfigError(f"search.key={search.key}: search.values is empty; give some, from easy to hard")
+            for value in search.values:
+                each = made([*cell, f"{search.key}={value}"])
+                yield each
+                if not _solved(each, search.solved):
+                    return
+
+        jobs = [each for cell in cells for each in climbed(cell)]
     return list({each.cell.key(): each for each in jobs}.values())
+
+
+def _solved(job: Job, level: float) -> bool:
+    """Whether a job is trained, and some seed of it got down to this error."""
+    folders = [block.folder(Path(job.launch.runs)) for block in job.blocks()]
+    return all(read_status(folder).get("status") in FINISHED for folder in folders) and any(
+        row.get("error") is not None and row["error"] <= level
+        for folder in folders
+        for row in read_log(folder / "metrics.jsonl")
+    )
 
 
 def _compose(overrides: Sequence[Override], bases: dict[tuple[str, ...], DictConfig]) -> DictConfig:
@@ -207,6 +249,7 @@ def write_plan(figure: str, jobs: Sequence[Job]) -> None:
         command=f"make reproduce FIGURES={figure} SCALE={launch.scale}",
         cells={each.cell.key(): each.describe() for each in jobs},
         seeds=launch.seeds,
+        search=None if launch.search.key is None else dataclasses.asdict(launch.search),
     )
     path = plan_path(Path(launch.runs), launch.scale, figure)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -63,17 +63,18 @@ class Block:
         return {**self.cell.plain(), "seeds": list(self.seeds)}
 
 
-def blocks(cell: Cell, seeds: int, size: int, root: Path) -> list[Block]:
-    """The blocks that give a cell the seeds 0..seeds−1: those that exist, as they are, and new ones for the rest."""
+def blocks(cell: Cell, seeds: int, size: int, root: Path, first_seed: int = 0) -> list[Block]:
+    """The blocks that give a cell so many seeds from the first on: those that exist, as they are, and new ones for the
+    rest."""
     found: dict[int, int] = {}  # first seed → last seed
     for folder in Block(cell, (0,)).folder(root).parent.glob(f"{cell.key()}-s*-*"):
         with contextlib.suppress(ValueError):
             first, last = map(int, folder.name.rsplit("-s", 1)[1].split("-"))
             found[first] = max(last, found.get(first, last))
-    result, seed = [], 0
-    while seed < seeds:
+    result, seed, end = [], first_seed, first_seed + seeds
+    while seed < end:
         later = [first for first in found if first > seed]
-        last = found.get(seed, min([seeds, seed + size, *later]) - 1)
+        last = found.get(seed, min([end, seed + size, *later]) - 1)
         result.append(Block(cell, tuple(range(seed, last + 1))))
         seed = last + 1
     return result

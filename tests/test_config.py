@@ -9,6 +9,7 @@ import pytest
 from experiments.compose import CONF, ROOT, single, sweep
 from kondo.frictions import FRICTIONS
 from kondo.objectives import METHODS, method, settings
+from kondo.runs import train
 from kondo.schema import ConfigError
 from kondo.tasks import TASKS
 
@@ -105,6 +106,23 @@ def test_a_sweep_trains_a_method_without_a_gate_once_and_not_once_per_gate():
     jobs = sweep(["method=pg,dg,dgk", "gate.rate=0.01,0.03,0.1", "friction=none,staleness"])
     assert sum(job.cell.method == "pg" for job in jobs) == 2
     assert sum(job.cell.method == "dgk" for job in jobs) == 6
+
+
+def test_a_search_climbs_where_a_value_is_solved_and_goes_on_from_its_logs(tmp_path):
+    def plan(level: float) -> list[tuple[str, int]]:
+        words = ["search.key=task.arms", "search.values=[2,5,10]", f"search.solved={level}", f"runs={tmp_path}"]
+        jobs = sweep([*words, "task=bandit", "method=pg,dg", "steps=3", "seeds=2"])
+        for job in jobs:
+            for block in job.blocks():
+                train(block, tmp_path)
+        return [(job.cell.method, job.cell.task.arms) for job in jobs]
+
+    assert plan(1.0) == [("pg", 2), ("dg", 2)]  # nothing is known to be solved before it is trained
+    assert plan(1.0) == [("pg", 2), ("pg", 5), ("dg", 2), ("dg", 5)]
+    assert plan(0.0) == [("pg", 2), ("dg", 2)]
+    assert len(plan(1.0)) == len(plan(1.0)) == 6  # to the last value, and no farther
+    with pytest.raises(ConfigError, match=r"search\.values is empty"):
+        sweep(["search.key=task.arms"])
 
 
 def test_a_sweep_is_refused_as_a_whole_before_any_of_it_is_trained(tmp_path):

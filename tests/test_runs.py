@@ -94,6 +94,7 @@ def test_more_seeds_add_blocks_and_never_repeat_one(tmp_path):
     assert seeds(4) == [(0, 1, 2), (3, 4)]
     train(Block(chosen, (6, 7)), tmp_path)
     assert seeds(9) == [(0, 1, 2), (3, 4), (5,), (6, 7), (8,)]
+    assert [block.seeds for block in blocks(chosen, 4, 3, tmp_path, first_seed=6)] == [(6, 7), (8, 9)]
 
 
 KILLED = """
