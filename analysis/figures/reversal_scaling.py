@@ -20,8 +20,8 @@ BY = ["friction", "task.vocab", *SETTING]
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
-    """By friction, vocabulary, setting and budget: the mean over seeds of the longest length solved. Curves over budgets
-    are for the smallest vocabulary, and end where the budget of a run ends."""
+    """By friction, vocabulary, setting and budget: the mean over seeds of the longest length solved. Curves over
+    budgets are for the smallest vocabulary, and end where the budget of a run ends."""
     frame = frame.assign(friction=frame["friction"].where(frame["friction"] == "none", "all"))
     smallest = frame["task.vocab"].min()
     rows: list[dict[str, Any]] = []
