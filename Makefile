@@ -6,6 +6,7 @@ SCALE ?= laptop
 FIGURES ?=
 OVERRIDES ?=
 RUNS ?= runs
+LAUNCHER ?= joblib
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
@@ -13,7 +14,7 @@ READY := $(VENV)/.ready
 .PHONY: help setup reproduce figures report test peer-test bench lint format clean
 
 help: ## show this help
-	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder]"
+	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder] [LAUNCHER=name]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
 setup: $(READY) ## virtual environment with everything installed (all targets do this themselves)
@@ -26,7 +27,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 reproduce: $(READY) ## train what the figures need, draw them, judge the claims; resumable
-	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) runs=$(RUNS) $(OVERRIDES)
+	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) runs=$(RUNS) hydra/launcher=$(LAUNCHER) $(OVERRIDES)
 
 figures: $(READY) ## redraw figures from logs alone
 	$(BIN)/python -m analysis.draw $(FIGURES) --runs $(RUNS) --scale $(SCALE)

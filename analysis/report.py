@@ -163,7 +163,7 @@ def _provenance(source: Source) -> str:
         if "ended" not in status:
             continue
         count += 1
-        hours += (status["ended"] - status["started"]) / 3600
+        hours += status.get("seconds", status["ended"] - status["started"]) / 3600
         commits[str(status.get("commit"))] += 1
         versions[", ".join(f"{name} {version}" for name, version in status.get("versions", {}).items())] += 1
         machine = status.get("machine", {})

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import hashlib
 import importlib.util
 import json
+import operator
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +40,8 @@ ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 SCIENCE = ("task", "method", "friction", "screen", "probe", "actor", "optimizer", "steps", "evals")
 """The keys of the config that say what a run is; the gate joins them where the method has one."""
+INDEPENDENT = ("method=", "friction=")
+"""Choices that leave every other choice as it is."""
 
 
 def _level(intensity: Any) -> float:
@@ -186,31 +190,34 @@ def sweep(overrides: Sequence[str]) -> list[Job]:
     with _hydra() as parser:
         parsed = parser.parse_overrides(list(overrides))
         _check_names(parsed)
-        plain = [o.input_line for o in parsed if not o.is_sweep_override() and o.input_line]
-        params = compose("config", plain, return_hydra_config=True).hydra.sweeper.params or {}
-        lines = [f"{key}={value}" for key, value in params.items()]
-        (cells,) = BasicSweeper.split_arguments(parser.parse_overrides(lines + list(overrides)), None)
-        bases: dict[tuple[str, ...], DictConfig] = {}
+        figure = [str(o.input_line) for o in parsed if o.key_or_group == "experiment" and not o.is_sweep_override()]
+        swept = _composed(tuple(figure))[1]["sweeper"]["params"] or {}
+        lines = [f"{key}={value}" for key, value in swept.items()]
+        lines += [o.input_line for o in parsed if o.input_line and not _is_hydra(o)]
+        (cells,) = BasicSweeper.split_arguments(parser.parse_overrides(lines), None)
+        groups = _groups()
 
         def made(cell: list[str]) -> Job:
-            return job(_compose(parser.parse_overrides(cell), bases), sweeping=True)
+            return job(_compose(parser.parse_overrides(cell), groups), sweeping=True)
 
-        def climbed(cell: list[str]) -> Iterator[Job]:
-            first = made(cell)
-            search = first.launch.search
-            if search.key is None:
-                yield first
-                return
-            if not search.values:
-                raise ConfigError(f"search.key={search.key}: search.values is empty; give some, from easy to hard")
-            for value in search.values:
-                each = made([*cell, f"{search.key}={value}"])
-                yield each
-                if not _solved(each, search.solved):
-                    return
-
-        jobs = [each for cell in cells for each in climbed(cell)]
+        jobs = [each for cell in cells for each in _climbed(cell, made)]
     return list({each.cell.key(): each for each in jobs}.values())
+
+
+def _climbed(cell: list[str], made: Callable[[list[str]], Job]) -> Iterator[Job]:
+    """The job of a cell; or, where it asks for a search, one for each value that is to be tried as far as logs tell."""
+    first = made(cell)
+    search = first.launch.search
+    if search.key is None:
+        yield first
+        return
+    if not search.values:
+        raise ConfigError(f"search.key={search.key}: search.values is empty; give some, from easy to hard")
+    for value in search.values:
+        each = made([*cell, f"{search.key}={value}"])
+        yield each
+        if not _solved(each, search.solved):
+            return
 
 
 def _solved(job: Job, level: float) -> bool:
@@ -223,21 +230,64 @@ def _solved(job: Job, level: float) -> bool:
     )
 
 
-def _compose(overrides: Sequence[Override], bases: dict[tuple[str, ...], DictConfig]) -> DictConfig:
-    """What Hydra would compose, which takes it a while, done once for each combination of choices in a sweep."""
-    loader = GlobalHydra.instance().config_loader()
-    groups = {group for group in loader.list_groups("") if group != "hydra"}
+def launcher_settings(overrides: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """Which launcher a command line asks for, and its settings: hydra/launcher=…, hydra.launcher.…"""
+    with _hydra() as parser:
+        asked = [o for o in parser.parse_overrides(list(overrides)) if _is_hydra(o)]
+        hydra = _composed(tuple(str(o.input_line) for o in asked))[1]
+        return hydra["runtime"]["choices"]["hydra/launcher"], dict(hydra["launcher"])
+
+
+def _is_hydra(override: Override) -> bool:
+    return str(override.key_or_group).startswith(("hydra.", "hydra/"))
+
+
+def _compose(overrides: Sequence[Override], groups: Collection[str]) -> DictConfig:
+    """What Hydra would compose, in a fraction of the time: choices of groups from `_chosen`, values set afterwards."""
     values = [o for o in overrides if o.type == OverrideType.CHANGE and o.key_or_group not in groups]
-    choices = tuple(o.input_line for o in overrides if o not in values and o.input_line)
-    if choices not in bases:
-        bases[choices] = compose("config", list(choices))
-    config = copy.deepcopy(bases[choices])
+    choices = [str(o.input_line) for o in overrides if o not in values and o.input_line]
+    choices.sort(key=lambda choice: choice.startswith(INDEPENDENT))
+    config = copy.deepcopy(_chosen(tuple(choices)))
     for override in values:
+        *path, leaf = str(override.key_or_group).split(".")
         try:
-            OmegaConf.update(config, str(override.key_or_group), override.value(), merge=True)
-        except OmegaConfBaseException:
+            node = functools.reduce(operator.getitem, path, config)
+            node[leaf] = _merged(node[leaf], override.value())
+        except (KeyError, TypeError):
             raise ConfigError(f"{override.input_line}: not there with {' '.join(choices)}") from None
-    return config
+    return OmegaConf.create(config)
+
+
+@functools.lru_cache(maxsize=4096)
+def _chosen(choices: tuple[str, ...]) -> dict[str, Any]:
+    """The config with these choices, interpolations and all.
+
+    A choice that leaves the others alone changes any config as it changes the default one, unless the part it changes
+    is another there already: Hydra composes each such choice once, and not every product of them.
+    """
+    *rest, last = choices or ("",)
+    if rest and last.startswith((*INDEPENDENT, "scale=")):
+        default, alone, base = _chosen(()), _chosen((last,)), _chosen(tuple(rest))
+        changed = {last.partition("=")[0], *(key for key in alone if alone[key] != default.get(key))}
+        untouched = alone.keys() <= base.keys() and all(base[key] == default.get(key) for key in changed)
+        if untouched and (last.startswith(INDEPENDENT) or alone == default):
+            return base | {key: alone[key] for key in changed}
+    return _composed(choices)[0]
+
+
+@functools.lru_cache(maxsize=1024)
+def _composed(choices: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What Hydra composes of these choices: our config and its own."""
+    plain: Any = OmegaConf.to_container(compose("config", list(choices), return_hydra_config=True))
+    hydra = plain.pop("hydra")
+    return plain, hydra
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """A value in the place of another; mappings keep what the new one does not name."""
+    if not (isinstance(old, dict) and isinstance(new, dict)):
+        return new
+    return old | {key: _merged(old[key], value) for key, value in new.items()}
 
 
 def write_plan(figure: str, jobs: Sequence[Job]) -> None:
@@ -252,8 +302,10 @@ def write_plan(figure: str, jobs: Sequence[Job]) -> None:
         search=None if launch.search.key is None else dataclasses.asdict(launch.search),
     )
     path = plan_path(Path(launch.runs), launch.scale, figure)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(dataclasses.asdict(plan), indent=1, ensure_ascii=False))
+    text = json.dumps(dataclasses.asdict(plan), indent=1, ensure_ascii=False)
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
 
 
 @contextmanager
@@ -268,10 +320,16 @@ def _hydra() -> Iterator[OverridesParser]:
         raise ConfigError(str(error)) from error
 
 
+def _groups() -> dict[str, list[str]]:
+    """What can be chosen from: {group: its options}."""
+    loader = GlobalHydra.instance().config_loader()
+    names = [group for group in loader.list_groups("") if group != "hydra"]
+    return {group: loader.get_group_options(group) for group in [*names, "hydra/launcher"]}
+
+
 def _check_names(overrides: Sequence[Override]) -> None:
     """Unknown choices and unknown keys, with the nearest that exists."""
-    loader = GlobalHydra.instance().config_loader()
-    groups = {group: loader.get_group_options(group) for group in loader.list_groups("") if group != "hydra"}
+    groups = _groups()
     chosen = []
     for override in overrides:
         key = str(override.key_or_group)
@@ -281,7 +339,7 @@ def _check_names(overrides: Sequence[Override]) -> None:
                     raise ConfigError(f"{key}={value}: no such {key}; {nearest(value, groups[key])}")
                 chosen.append(f"{key}={value}")
     # Each choice brings keys of its own: a key is known if any of the configs chosen has it.
-    known = [compose("config", [choice]) for choice in chosen] + [compose("config")]
+    known = [_chosen((choice,)) for choice in chosen if not choice.startswith("hydra/")] + [_chosen(())]
     for override in overrides:
         key = str(override.key_or_group)
         if key not in groups and not key.startswith("hydra."):
@@ -298,15 +356,12 @@ def _choices(override: Override) -> list[str]:
     return list(map(str, value)) if isinstance(value, list) else [str(value)]
 
 
-def _check_key(key: str, known: Sequence[DictConfig], groups: dict[str, list[str]]) -> None:
+def _check_key(key: str, known: Sequence[dict[str, Any]], groups: dict[str, list[str]]) -> None:
     parent, _, leaf = key.rpartition(".")
-    if parent and not any(OmegaConf.select(config, parent) is not None for config in known):
+    nodes = [_select(config, parent) for config in known]
+    if parent and not any(node is not None for node in nodes):
         _check_key(parent, known, groups)
-    siblings: set[str] = set()
-    for config in known:
-        node: Any = OmegaConf.select(config, parent) if parent else config
-        if OmegaConf.is_dict(node):
-            siblings |= set(map(str, node))
+    siblings = {str(name) for node in nodes if isinstance(node, dict) for name in node}
     if leaf not in siblings and leaf in groups.get(parent, ()):
         raise ConfigError(f"{key}: there only with {parent}={leaf}; add that")
     if leaf not in siblings:
@@ -314,6 +369,14 @@ def _check_key(key: str, known: Sequence[DictConfig], groups: dict[str, list[str
         raise ConfigError(f"{key}: unknown key; {nearest(key, close)}")
 
 
+def _select(config: Any, path: str) -> Any:
+    """The node at a dotted path, None where there is none."""
+    for name in path.split(".") if path else ():
+        config = config.get(name) if isinstance(config, dict) else None
+    return config
+
+
+@functools.cache
 def _check_device(device: str) -> None:
     try:
         torch.empty(0, device=device)
@@ -322,5 +385,6 @@ def _check_device(device: str) -> None:
         raise ConfigError(f"device={device!r}: not available here ({reason}); cpu always is") from None
 
 
+@functools.cache
 def _defaults(name: str) -> Any:
     return OmegaConf.to_container(OmegaConf.load(CONF / name))

@@ -2,7 +2,7 @@
 
     python -m experiments.run task=bandit method=dgk gate.price=0 friction=staleness
     python -m experiments.run -m method=pg,dg,dgk gate.rate=0.01,0.03,0.1 friction=none,staleness
-    python -m experiments.run -m experiment=bandit_pareto scale=smoke
+    python -m experiments.run -m experiment=bandit_pareto scale=smoke hydra/launcher=ray
 
 What is complete is skipped, what was interrupted goes on. `--help` shows every key.
 """
@@ -10,38 +10,21 @@ What is complete is skipped, what was interrupted goes on. `--help` shows every 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
 import hydra
-import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from experiments.compose import Job, job, load_extensions, single, sweep, write_plan
-from experiments.mirror import Mirror
-from kondo.runs import FINISHED, Block, Rows, RunBusy, read_status, train
+from experiments.launchers import Launcher, launcher
+from experiments.train import BUSY, Todo, line, train_all, train_block
+from kondo.runs import FINISHED, Rows, RunBusy, read_status
 from kondo.schema import ConfigError
-
-
-def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> str:
-    """Train a block, mirrored to W&B, unless it is complete; return its status."""
-    runs = Path(todo.launch.runs)
-    status = str(read_status(block.folder(runs)).get("status"))
-    if status in FINISHED:
-        return status
-    torch.set_num_threads(todo.launch.threads)
-    with Mirror(todo, block) as mirror:
-
-        def both(step: int, rows: Rows) -> None:
-            mirror.log(rows)
-            watch(step, rows)
-
-        return train(block, runs, todo.launch.device, todo.launch.data, todo.launch.checkpoint_seconds, both)
 
 
 def mean_error(rows: Rows) -> float:
@@ -50,29 +33,39 @@ def mean_error(rows: Rows) -> float:
     return fmean(errors) if errors else float("nan")
 
 
-def run(todo: Job) -> None:
-    """Every block of a job, with a progress bar and a line at its end."""
-    for block in todo.blocks():
-        folder = block.folder(Path(todo.launch.runs))
-        name = f"{todo.describe()}, seeds {block.seeds[0]}–{block.seeds[-1]}"
-        if read_status(folder).get("status") in FINISHED:
-            print(f"{name}: complete, skipped  {folder}")
-            continue
-        begun, last = time.monotonic(), float("nan")
-        with tqdm(total=block.cell.steps, desc=name, unit="step", leave=False, disable=None) as bar:
+def left(jobs: Sequence[Job]) -> Todo:
+    """The blocks that are not complete; those that are get a line."""
+    todo = []
+    for each in jobs:
+        for block in each.blocks():
+            if read_status(block.folder(Path(each.launch.runs))).get("status") in FINISHED:
+                print(line(each, block, "complete, skipped"))
+            else:
+                todo.append((each, block))
+    return todo
+
+
+def run(one: Job) -> None:
+    """Every block of a job in this process, with a progress bar and a line at its end."""
+    for todo, block in left([one]):
+        with tqdm(total=block.cell.steps, desc=todo.describe(), unit="step", leave=False, disable=None) as bar:
 
             def watch(step: int, rows: Rows, bar: tqdm = bar) -> None:
-                nonlocal last
                 bar.update(step - bar.n)
                 if rows:
-                    last = mean_error(rows)
-                    bar.set_postfix(refresh=False, error=f"{last:.3g}")
+                    bar.set_postfix(refresh=False, error=f"{mean_error(rows):.3g}")
 
             try:
                 status = train_block(todo, block, watch)
-            except RunBusy as busy:
-                status, last = f"busy ({busy})", float("nan")
-        print(f"{name}: {status}, error {last:.4g}, {time.monotonic() - begun:.1f} s  {folder}")
+            except RunBusy:
+                status = BUSY
+        print(line(todo, block, status))
+
+
+def run_sweep(jobs: Sequence[Job], where: Launcher) -> int:
+    """Every block of many jobs on a launcher; 1 if any of them failed."""
+    todo = left(jobs)
+    return 1 if todo and train_all(todo, where) else 0
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
@@ -83,21 +76,27 @@ def _main(config: DictConfig) -> None:
         sys.exit(f"error: {error}")
 
 
-def main() -> None:
+def main() -> int:
     words = sys.argv[1:]
     flags = [word for word in words if word.startswith("-")]
+    overrides = [word for word in words if word not in flags]
     try:
-        if not set(flags) - {"-m", "--multirun"}:
-            overrides = [word for word in words if word not in flags]
-            jobs = sweep(overrides) if flags else [single(overrides)]
-            for todo in jobs:
-                todo.cell.task.fetch(Path(todo.launch.data))
-            figure = next((word.partition("=")[2] for word in overrides if word.startswith("experiment=")), None)
-            if flags and figure:
-                write_plan(figure, jobs)
-            sys.argv[1:] = flags + overrides  # -m may stand anywhere
-        load_extensions()
-        _main()
+        if set(flags) - {"-m", "--multirun"}:  # --help, --cfg, …: Hydra's own, one run after the other
+            load_extensions()
+            sys.argv.append("hydra/launcher=basic")
+            _main()
+            return 0
+        jobs = sweep(overrides) if flags else [single(overrides)]
+        where = launcher(overrides)
+        for todo in jobs:
+            todo.cell.task.fetch(Path(todo.launch.data))
+        if not flags:
+            run(jobs[0])
+            return 0
+        figure = next((word.partition("=")[2] for word in overrides if word.startswith("experiment=")), None)
+        if figure:
+            write_plan(figure, jobs)
+        return run_sweep(jobs, where)
     except ConfigError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
@@ -105,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

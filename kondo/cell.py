@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
@@ -83,6 +84,18 @@ class Cell:
 
     def plain(self) -> dict[str, Any]:
         """As plain data, everything spelled out: what is saved, hashed, and parsed again."""
+        return json.loads(self._text)
+
+    def key(self) -> str:
+        """Twelve hex digits that name the cell."""
+        return self._key
+
+    @functools.cached_property
+    def _key(self) -> str:
+        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
+
+    @functools.cached_property
+    def _text(self) -> str:
         named = {_name(FRICTIONS, friction): dataclasses.asdict(friction) for friction in self.frictions}
         plain = {
             "schema": SCHEMA,
@@ -99,7 +112,7 @@ class Cell:
         }
         if extensions := self._extensions():
             plain["extensions"] = extensions
-        return json.loads(json.dumps(plain))  # tuples become lists
+        return json.dumps(plain)  # tuples become lists
 
     def _extensions(self) -> dict[str, str]:
         """Digests of the code of what is not kondo's own: another body is another cell."""
@@ -114,10 +127,6 @@ class Cell:
         return {
             name: hashlib.sha256(inspect.getsource(code).encode()).hexdigest()[:12] for name, code in foreign.items()
         }
-
-    def key(self) -> str:
-        """Twelve hex digits that name the cell."""
-        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
 
 
 def parse(data: Any) -> Cell:

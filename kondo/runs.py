@@ -110,11 +110,13 @@ def train(
             return str(before["status"])
         _claim(folder, block)
         status = {"status": "running", "started": before.get("started", time.time()), **provenance(device)}
+        begun, spent = time.monotonic(), before.get("seconds", 0.0)
 
         def write(**news: Any) -> None:
+            status["seconds"] = round(spent + time.monotonic() - begun, 3)  # whatever the clock on the wall does
             write_atomically(folder / "status.json", json.dumps(status | news, indent=1))
 
-        beat = 0.0
+        beat = begun - HEARTBEAT_SECONDS
 
         def heartbeat(step: int, rows: Rows) -> None:
             """What is being trained tells now and then how far it is."""
@@ -211,10 +213,21 @@ def _claim(folder: Path, block: Block) -> None:
         raise ConfigError(f"{path}: holds another config than its name says; move the folder away to train it anew")
 
 
+def in_training(folder: Path) -> bool:
+    """Whether some process trains this run now."""
+    try:
+        with _locked(folder, "r"):
+            return False
+    except RunBusy:
+        return True
+    except FileNotFoundError:
+        return False
+
+
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path, mode: str = "w") -> Iterator[None]:
     """One process at a time; the system drops the lock of a process that died."""
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open(mode) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

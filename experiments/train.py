@@ -1,0 +1,148 @@
+"""Train many runs on any launcher, with a progress display; what is lost on the way is handed out again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from experiments.compose import Job, Launch, load_extensions
+from experiments.launchers import Handle, Launcher
+from experiments.mirror import Mirror
+from kondo.cell import parse
+from kondo.runs import FINISHED, Block, Rows, RunBusy, read_status, train
+from kondo.schema import build
+
+Todo = list[tuple[Job, Block]]
+BUSY = "busy"
+LIVES = 3
+"""How many workers a run may lose before it is given up."""
+POLL_SECONDS = 0.05
+SHOW_SECONDS = 1.0
+FRESH_SECONDS = 10.0
+"""A status older than this is not of a run in training."""
+
+
+def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> str:
+    """Train a block, mirrored to W&B, unless it is complete; return its status."""
+    runs = Path(todo.launch.runs)
+    status = str(read_status(block.folder(runs)).get("status"))
+    if status in FINISHED:
+        return status
+    torch.set_num_threads(todo.launch.threads)
+    with Mirror(todo, block) as mirror:
+
+        def both(step: int, rows: Rows) -> None:
+            mirror.log(rows)
+            watch(step, rows)
+
+        return train(block, runs, todo.launch.device, todo.launch.data, todo.launch.checkpoint_seconds, both)
+
+
+def work(cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], extensions: str) -> str:
+    """Train one block wherever this is called: its status, "busy", or why it failed. Only a lost worker raises."""
+    os.environ["KONDO_EXTENSIONS"] = extensions
+    try:
+        load_extensions()
+        job = Job(parse(cell), build(Launch, launch))
+        return train_block(job, Block(job.cell, tuple(seeds)), lambda step, rows: None)
+    except RunBusy:
+        return BUSY
+    except Exception as error:
+        return f"failed: {type(error).__name__}: {error}"
+
+
+def call(job: Job, block: Block) -> tuple[Any, ...]:
+    """The arguments of `work`, plain, and the same in any folder."""
+    here = dataclasses.replace(
+        job.launch,
+        runs=os.path.abspath(job.launch.runs),
+        data=os.path.abspath(job.launch.data),
+        wandb=dataclasses.replace(job.launch.wandb, dir=os.path.abspath(job.launch.wandb.dir)),
+    )
+    extensions = os.environ.get("KONDO_EXTENSIONS", "")
+    return job.cell.plain(), dataclasses.asdict(here), list(block.seeds), extensions
+
+
+def outcomes(todo: Todo, where: Launcher) -> Iterator[tuple[int, str] | None]:
+    """What `work` returned for each block, with its index, as it ends; None now and then meanwhile.
+
+    A run whose worker is lost is handed to another, which goes on from its checkpoint.
+    """
+    waiting, running, lost = deque(range(len(todo))), dict[int, Handle](), Counter[int]()
+    folder = Path(todo[0][0].launch.runs).absolute()
+    with where.open(folder) as (submit, size):
+        while waiting or running:
+            while waiting and len(running) < size:
+                index = waiting.popleft()
+                running[index] = submit(work, *call(*todo[index]))
+            ended = [index for index, handle in running.items() if handle.done()]
+            for index in ended:
+                try:
+                    yield index, running.pop(index).result()
+                except Exception as error:
+                    lost[index] += 1
+                    if lost[index] < LIVES:
+                        waiting.append(index)
+                    else:
+                        yield index, f"failed: lost {LIVES} workers: {type(error).__name__}: {error}"
+            if not ended:
+                time.sleep(POLL_SECONDS)
+                yield None
+
+
+def train_all(todo: Todo, where: Launcher) -> dict[int, str]:
+    """Train blocks with a progress display; {index: outcome} of those that did not end well."""
+    trouble: dict[int, str] = {}
+    open_, ended_size, shown = set(range(len(todo))), 0, 0.0
+    with tqdm(total=sum(_size(block) for _, block in todo), unit=" seed-steps", unit_scale=True, disable=None) as bar:
+        for ended in outcomes(todo, where):
+            if ended is not None:
+                index, outcome = ended
+                open_.remove(index)
+                ended_size += _size(todo[index][1])
+                if outcome not in FINISHED:
+                    trouble[index] = outcome
+                bar.write(f"{len(todo) - len(open_)}/{len(todo)} {line(*todo[index], outcome)}", file=sys.stdout)
+            if not bar.disable and time.monotonic() - shown > SHOW_SECONDS:
+                shown = time.monotonic()
+                bar.set_description(f"{len(todo) - len(open_)}/{len(todo)} runs", refresh=False)
+                reached, words = _running([todo[index] for index in open_])
+                bar.set_postfix_str(" | ".join(words)[:100], refresh=False)
+                bar.update(max(0, ended_size + reached - bar.n))
+    return trouble
+
+
+def line(job: Job, block: Block, outcome: str) -> str:
+    """What came of a block."""
+    folder = block.folder(Path(job.launch.runs))
+    error = read_status(folder).get("error")
+    reached = f", error {error:.4g}" if error is not None and outcome in FINISHED else ""
+    return f"{job.describe()}, seeds {block.seeds[0]}–{block.seeds[-1]}: {outcome}{reached}  {folder}"
+
+
+def _running(todo: Todo) -> tuple[int, list[str]]:
+    """How much of what is not ended is trained, and what is in training now: as the run folders say."""
+    reached, words = 0, []
+    for job, block in todo:
+        folder = block.folder(Path(job.launch.runs))
+        status = read_status(folder)
+        if status.get("status") == "running" and "step" in status:
+            reached += status["step"] * len(block.seeds)
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - (folder / "status.json").stat().st_mtime < FRESH_SECONDS:
+                    words.append(f"{job.describe()} error {status.get('error') or float('nan'):.3g}")
+    return reached, words
+
+
+def _size(block: Block) -> int:
+    return block.cell.steps * len(block.seeds)
