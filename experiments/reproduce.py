@@ -46,8 +46,8 @@ def plan(figure: str, scale: str, overrides: Sequence[str]) -> list[Job]:
 
 
 def unfinished(jobs: Iterable[Job]) -> tuple[int, Todo]:
-    """How many runs jobs are, and which of them are not complete; a cell that two jobs share counts once."""
-    cells = {job.cell.key(): job for job in jobs}
+    """How many runs jobs are, and which of them are not complete; of jobs that share a cell the one with most seeds."""
+    cells = {job.cell.key(): job for job in sorted(jobs, key=lambda job: job.launch.seeds)}
     every = [(job, block) for job in cells.values() for block in job.blocks()]
     return len(every), [pair for pair in every if read_status(folder(*pair)).get("status") not in FINISHED]
 

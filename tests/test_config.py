@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from experiments.compose import CONF, ROOT, single, sweep
+from experiments.reproduce import unfinished
 from kondo.frictions import FRICTIONS
 from kondo.objectives import METHODS, method, settings
 from kondo.runs import train
@@ -123,6 +124,14 @@ def test_a_search_climbs_where_a_value_is_solved_and_goes_on_from_its_logs(tmp_p
     assert len(plan(1.0)) == len(plan(1.0)) == 6  # to the last value, and no farther
     with pytest.raises(ConfigError, match=r"search\.values is empty"):
         sweep(["search.key=task.arms"])
+
+
+def test_a_cell_that_two_figures_share_gets_the_seeds_of_the_one_that_wants_more(tmp_path):
+    words = ["task=bandit", "method=pg", f"runs={tmp_path}"]
+    many, few = single([*words, "seeds=3"]), single([*words, "seeds=2"])
+    for jobs in ([many, few], [few, many]):
+        runs, todo = unfinished(jobs)
+        assert (runs, [block.seeds for _, block in todo]) == (1, [(0, 1, 2)])
 
 
 def test_a_sweep_is_refused_as_a_whole_before_any_of_it_is_trained(tmp_path):
