@@ -75,14 +75,14 @@ def gate_label(rate: float, price: float) -> str:
     return f"λ={price:g}" if rate != rate else f"ρ={percent(rate)}"
 
 
-def note(figure: Figure, points: pd.DataFrame, extra: str = "") -> None:
+def note(figure: Figure, points: pd.DataFrame, extra: str = "", bands: str = "bands: 95% bootstrap intervals") -> None:
     """The line under a figure that says what was measured: seeds, steps, what diverged (columns of the points)."""
     fewest, most = points["seeds"].min(), points["seeds"].max()
     lost = int(points["diverged"].sum())
     words = [
         f"n = {fewest if fewest == most else f'{fewest}–{most}'} seeds",
         f"{points['step'].max():,} steps = {points['forward'].max():,.0f} forward passes",
-        "bands: 95% bootstrap intervals",
+        *([bands] if bands else []),
         *([f"{lost} seeds diverged"] if lost else []),
         *([extra] if extra else []),
     ]

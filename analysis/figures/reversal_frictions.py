@@ -21,10 +21,14 @@ FULL_DELAY = 400
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
-    """Final errors by friction and intensity; the clean runs are every friction's intensity 0."""
+    """Final errors by friction and intensity, their means and every seed; the clean runs are every friction's
+    intensity 0."""
     ends = final(frame.assign(friction=friction(frame), intensity=intensity(frame)))
     clean = [ends[ends["friction"] == "none"].assign(friction=name) for name in PANELS]
-    return aggregate(pd.concat([ends[ends["friction"] != "none"], *clean]), ["friction", *SETTING, "intensity"])
+    every = pd.concat([ends[ends["friction"] != "none"], *clean])
+    by = ["friction", *SETTING, "intensity"]
+    means = aggregate(every, by).assign(kind="mean", length=int(every["task.length"].max()))
+    return pd.concat([means, every[[*by, "seed", "error"]].assign(kind="seed")], ignore_index=True)
 
 
 def friction(frame: pd.DataFrame) -> pd.Series:
@@ -52,12 +56,22 @@ def intensity(frame: pd.DataFrame) -> pd.Series:
 
 def plot(table: pd.DataFrame) -> Figure:
     figure, grid = plots.panels(2, 3, sharey=True)
+    means, seeds = table[table["kind"] == "mean"], table[table["kind"] == "seed"]
+    means = means.astype({"seeds": int, "step": int, "length": int})  # the rows of seeds have none
     for axes, (name, (title, xlabel)) in zip(grid.flat, PANELS.items(), strict=True):
-        plots.lines(axes, table[table["friction"] == name], "intensity")
-        plots.floor(axes, table["error"])
-        axes.set(xlabel=xlabel, title=title)
+        groups = means[means["friction"] == name].groupby("method.name")
+        for place, (method, group) in enumerate(groups):
+            shift = 0.008 * (place - (len(groups) - 1) / 2)  # side by side
+            each = seeds[(seeds["friction"] == name) & (seeds["method.name"] == method)]
+            look = {"color": style.colour(str(method)), "label": plots.label(group.iloc[0].to_dict())}
+            axes.plot(group["intensity"] + shift, group["error"], **look)
+            axes.plot(each["intensity"] + shift, each["error"], "o", ms=2.5, alpha=0.5, color=look["color"])
+        axes.set(yscale="log", xlabel=xlabel, title=title)
     for axes in grid[:, 0]:
         axes.set_ylabel("final error, clean: share of wrong tokens")
     grid[0, 2].legend(fontsize=7)
-    style.note(figure, table, "IS-PG: per token, no cap; by answer: cap 10")
+    length = means["length"].iloc[0]
+    style.note(
+        figure, means, f"H = {length}; lines: means; dots: seeds; IS-PG: per token, no cap; by answer: cap 10", ""
+    )
     return figure
