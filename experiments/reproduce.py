@@ -105,8 +105,11 @@ def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], w
                 if missing:
                     print(summary(f"  {figure}", runs, missing), flush=True)
             if scale != "smoke":
+                more = any(job.launch.search.key for job, _ in todo)
                 print(
-                    f"about {_duration(estimate(todo, workers))} with {workers} at a time; safe to interrupt",
+                    f"about {_duration(estimate(todo, workers))} with {workers} at a time"
+                    + ("; what a search needs after its first value comes on top" if more else "")
+                    + "; safe to interrupt",
                     flush=True,
                 )
         begun = time.monotonic()
