@@ -29,6 +29,7 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
         common = dict(zip(BY, key, strict=True)) | {
             "tried": group["task.length"].max(),
             "step": int(group["step"].max()),
+            "forward": group["forward"].max(),
             "seeds": group["seed"].nunique(),
             "solved": group["solved"].iloc[0],
             "diverged": group.loc[group["diverged"].notna(), ["cell", "seed"]].drop_duplicates().shape[0],
@@ -79,6 +80,7 @@ def plot(table: pd.DataFrame) -> Figure:
         row[2].set_xticks(vocabularies, [f"{vocab:g}" for vocab in vocabularies])
         row[2].set(title=f"{words}, whole budget", xlabel="vocabulary M")
         row[0].set_ylabel(f"longest H with error ≤ {level}")
+        row[0].set_ylim(bottom=0)
     grid[0, 0].legend(fontsize=8)
     style.note(figure, table)
     return figure
