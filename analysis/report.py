@@ -23,7 +23,7 @@ from typing import Any
 
 from analysis.claims import CLAIMS, NOT, PARTLY, REPRODUCED, TOO_FEW
 from analysis.draw import SCALES, draw, figures
-from analysis.load import Plan, load_figure, read_json, read_plan, run_folders
+from analysis.load import Plan, load_figure, read_json, read_plan, run_folders, spent
 
 CSS = Path(__file__).with_name("report.css")
 MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", TOO_FEW: "…"}
@@ -163,7 +163,7 @@ def _provenance(source: Source) -> str:
         if "ended" not in status:
             continue
         count += 1
-        hours += status.get("seconds", status["ended"] - status["started"]) / 3600
+        hours += spent(status) / 3600
         commits[str(status.get("commit"))] += 1
         versions[", ".join(f"{name} {version}" for name, version in status.get("versions", {}).items())] += 1
         machine = status.get("machine", {})

@@ -7,6 +7,7 @@ there are, who trains what and how far it is stands in the run folders, which th
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -92,7 +93,7 @@ class Ray:
 
         environment = {"env_vars": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}}
         own: Any = {} if self.address else {"num_cpus": self.n_jobs or cores(), "include_dashboard": False}
-        ray.init(self.address, log_to_driver=False, logging_level="warning", runtime_env=environment, **own)
+        ray.init(self.address, log_to_driver=False, logging_level=logging.WARNING, runtime_env=environment, **own)
         try:
             size = self.n_jobs or int(ray.cluster_resources().get("CPU", 1))
 
