@@ -17,12 +17,12 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from analysis.claims import CLAIMS, NOT, PARTLY, REPRODUCED, TOO_FEW
-from analysis.draw import SCALES, draw, figures
+from analysis.draw import SCALES, draw_all, figures
 from analysis.load import Plan, load_figure, read_json, read_plan, run_folders, spent
 
 CSS = Path(__file__).with_name("report.css")
@@ -36,8 +36,8 @@ class Source:
     name: str
     runs: Path
     scale: str
-    figures: Path | None = None
-    """Where its figures are drawn already; without it they are drawn for the page alone."""
+    figures: Path
+    """Where its figures are drawn."""
 
     def judge(self) -> list[dict[str, Any]]:
         """Every claim, on the runs that its figure planned at this scale."""
@@ -48,6 +48,13 @@ class Source:
 
     def plan(self, figure: str) -> Plan | None:
         return read_plan(self.runs, self.scale, figure)
+
+    def draw_missing(self) -> None:
+        """Draw what the page shows and is not drawn yet."""
+        planned = [name for name in figures() if self.plan(name)]
+        missing = [name for name in planned if not (self.figures / f"{name}.svg").exists()]
+        for _ in draw_all(missing, self.runs, self.scale, self.figures, ("svg",)):
+            pass
 
 
 def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> str:
@@ -118,13 +125,10 @@ def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
     plan = source.plan(name)
     if plan is None:
         return f"<p>{_esc(source.name)}: not planned at {_esc(source.scale)} scale.</p>"
-    with tempfile.TemporaryDirectory() as scratch:
-        paths = {kind: (source.figures or Path(scratch)) / f"{name}{kind}" for kind in (".svg", ".csv")}
-        if not all(path.exists() for path in paths.values()):
-            paths = {path.suffix: path for path in draw(name, source.runs, source.scale, Path(scratch))}
-        if not paths:
-            return f"<p>{_esc(source.name)}: no finished runs.</p>"
-        image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
+    paths = {kind: source.figures / f"{name}{kind}" for kind in (".svg", ".csv")}
+    if not all(path.exists() for path in paths.values()):
+        return f"<p>{_esc(source.name)}: no finished runs.</p>"
+    image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
     gaps = "".join(f'<p class="gap">{_esc(gap)}</p>' for gap in _gaps(source, plan))
     return (
         f'<figure><img src="{image}" alt="{_esc(name)}{_esc(_named(source, sources))}"><figcaption>'
@@ -209,15 +213,22 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--figures", type=Path, help="folder of figures that are drawn from these very logs already")
     parser.add_argument("--compare", type=Path, help="another folder of run folders, to show beside")
     asked = parser.parse_args(None if arguments is None else list(arguments))
-    sources = [Source(str(asked.runs), asked.runs, asked.scale, asked.figures)]
-    if asked.compare is not None:
-        if not asked.compare.is_dir():
-            parser.error(f"--compare {asked.compare}: no such folder")
-        sources.append(Source(str(asked.compare), asked.compare, asked.scale))
-    judged = [source.judge() for source in sources]
+    if asked.compare is not None and not asked.compare.is_dir():
+        parser.error(f"--compare {asked.compare}: no such folder")
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = [
+            Source(str(runs), runs, asked.scale, Path(scratch, str(place)))
+            for place, runs in enumerate([asked.runs, *([asked.compare] if asked.compare else [])])
+        ]
+        if asked.figures is not None:
+            sources[0] = replace(sources[0], figures=asked.figures)
+        for source in sources:
+            source.draw_missing()
+        judged = [source.judge() for source in sources]
+        text = page(sources, judged)
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "claims.json").write_text(json.dumps(judged[0], indent=1, ensure_ascii=False) + "\n")
-    (asked.out / "index.html").write_text(page(sources, judged))
+    (asked.out / "index.html").write_text(text)
     for record in judged[0]:
         print(f"{record['id']:<12} {record['verdict']:<16} {record['claim']}\n{'':<30}{record['detail']}")
     print(f"report: {asked.out / 'index.html'}")

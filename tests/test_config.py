@@ -126,7 +126,7 @@ def test_the_command_line_trains_sweeps_and_skips(tmp_path):
     first = run(f"runs={tmp_path}", "task=bandit", "method=dgk", "gate.price=0")
     assert "bandit dgk λ=0, seeds 0–1: done" in first
     again = run("-m", f"runs={tmp_path}", "method=pg,dgk", "gate.price=0,0.5")
-    assert again.count("complete, skipped") == 2  # the run above, and pg's second turn
+    assert again.count("complete, skipped") == 1
     assert again.count("done") == 2
     assert len(list(tmp_path.glob("bandit/*/status.json"))) == 3
 
@@ -202,3 +202,11 @@ def test_a_sweep_composes_each_job_as_a_single_run_would():
         single([*words, "method=dgk", gate]) for gate in ("gate.rate=0.5", "gate.price=1")
     ]
     assert [job.cell.key() for job in swept] == [job.cell.key() for job in alone]
+
+
+@pytest.mark.parametrize("figure", ["mnist_staleness", "reversal_frictions"])
+def test_choices_that_are_put_together_are_what_hydra_composes(figure):
+    """The figures' own choices of task, friction and evaluations under choices of method, friction and scale."""
+    words = [f"experiment={figure}", "method=is_pg", "friction=all", "intensity=0.25", "scale=smoke"]
+    (swept,) = sweep([*words, "friction.staleness.delay=3", "method.name=is_pg"])
+    assert swept.cell.key() == single([*words, "friction.staleness.delay=3"]).cell.key()

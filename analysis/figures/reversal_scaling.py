@@ -25,9 +25,9 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
         grid = np.geomspace(frame.loc[frame["step"] > 0, cost].min(), frame[cost].max(), BUDGETS)
         for key, group in frame.groupby(["friction", *SETTING], dropna=False):
             common = dict(zip(["friction", *SETTING], key, strict=True))
-            spent = group[cost].max()
+            spent, reached = group[cost].max(), cost_to_reach(group, SOLVED, ["task.length"])
             for budget in [*grid[grid <= spent * (1 + 1e-9)], *([spent] if spent < grid[-1] else [])]:
-                interval = bootstrap(longest(group, cost, budget))
+                interval = bootstrap(longest_of(reached, cost, budget))
                 rows.append(
                     common
                     | {"cost": cost, "budget": budget}
@@ -40,8 +40,12 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 
 def longest(frame: pd.DataFrame, cost: str = "forward", budget: float = np.inf) -> pd.Series:
     """By seed, the longest length that was solved within the budget, as all shorter ones were; 0 where none was."""
-    spent = cost_to_reach(frame, SOLVED, ["task.length"])
-    spent["solved"] = spent["reached"] & (spent[cost] <= budget)
+    return longest_of(cost_to_reach(frame, SOLVED, ["task.length"]), cost, budget)
+
+
+def longest_of(spent: pd.DataFrame, cost: str, budget: float) -> pd.Series:
+    """The same, from what each seed had spent when it solved each length."""
+    spent = spent.assign(solved=spent["reached"] & (spent[cost] <= budget))
     table = spent.pivot(index="seed", columns="task.length", values="solved").sort_index(axis=1)
     unbroken = table.astype(float).fillna(0).cumprod(axis=1)
     return (unbroken * table.columns.to_numpy(dtype=float)).max(axis=1)
