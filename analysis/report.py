@@ -69,8 +69,9 @@ def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> s
 <h1>What held</h1>
 <p>The claims of <em>Does This Gradient Spark Joy?</em> (arXiv 2603.20526, J) and <em>Delightful Distributed Policy
 Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
-{_esc(summary)}. A verdict is a predicate with a 95% confidence interval, fixed in <code>analysis/claims.py</code>;
-where the interval leaves a claim open either way it says “{TOO_FEW}”.</p>
+{_esc(summary)}. A verdict is a predicate with a 95% confidence interval, in <code>analysis/claims.py</code>; where the
+interval leaves a claim open either way it says “{TOO_FEW}”. Which of these rules were settled after a look at the
+numbers is in the README, under “Chosen after looking”.</p>
 {_table(sources, verdicts)}
 <h2>Figures</h2>
 {"".join(_figure(name, sources, verdicts) for name in shown)}
@@ -83,7 +84,8 @@ where the interval leaves a claim open either way it says “{TOO_FEW}”.</p>
 def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any]]]) -> str:
     rows = []
     for key, record in verdicts[0].items():
-        link = f'<a href="#{_esc(record["figure"])}">{_esc(key)}</a>'
+        shown = any(source.plan(record["figure"]) for source in sources)
+        link = f'<a href="#{_esc(record["figure"])}">{_esc(key)}</a>' if shown else _esc(key)
         cells = "".join(_verdict_cells(each[key]) for each in verdicts)
         claim = f'<td data-label="claim">{_esc(record["claim"])}</td>'
         rows.append(
@@ -99,7 +101,9 @@ def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any
 def _verdict_cells(record: dict[str, Any]) -> str:
     word = record["verdict"]
     chip = f'<span class="chip {"enough" if word == TOO_FEW else word.split()[0]}">{MARKS[word]} {_esc(word)}</span>'
-    size = f"{record['seeds']} seeds, {record['steps']:,} steps" if record["seeds"] else "none"
+    seeds, steps = record["seeds"], record["steps"]
+    named = {0: f"{seeds} seeds", 1: f"{seeds} replicates, nothing trained"}
+    size = named.get(steps, f"{seeds} seeds, {steps:,} steps") if seeds else "none"
     return (
         f'<td data-label="verdict">{chip}</td><td data-label="measured">{_esc(record["detail"])}</td>'
         f'<td data-label="n">{_esc(size)}</td>'
