@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from experiments import compose
 from experiments.compose import CONF, ROOT, single, sweep
 from kondo.frictions import FRICTIONS
 from kondo.objectives import METHODS, method, settings
@@ -204,9 +205,10 @@ def test_a_sweep_composes_each_job_as_a_single_run_would():
     assert [job.cell.key() for job in swept] == [job.cell.key() for job in alone]
 
 
-@pytest.mark.parametrize("figure", ["mnist_staleness", "reversal_frictions"])
+@pytest.mark.parametrize("figure", EXPERIMENTS)
 def test_choices_that_are_put_together_are_what_hydra_composes(figure):
-    """The figures' own choices of task, friction and evaluations under choices of method, friction and scale."""
-    words = [f"experiment={figure}", "method=is_pg", "friction=all", "intensity=0.25", "scale=smoke"]
-    (swept,) = sweep([*words, "friction.staleness.delay=3", "method.name=is_pg"])
-    assert swept.cell.key() == single([*words, "friction.staleness.delay=3"]).cell.key()
+    """Under each figure's own choices of task, friction and evaluations."""
+    with compose._hydra():
+        for scale, method, friction in (("laptop", "dg", "all"), ("smoke", "ppo", "staleness")):
+            choices = (f"experiment={figure}", f"scale={scale}", f"method={method}", f"friction={friction}")
+            assert compose._chosen(choices) == compose._composed(choices)[0]
