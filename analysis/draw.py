@@ -11,8 +11,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import multiprocessing
+import os
 import pkgutil
 import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
@@ -33,7 +37,7 @@ def figures() -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"analysis.figures.{name}") for name in names}
 
 
-def draw(figure: str, runs: Path, scale: str, out: Path) -> list[Path]:
+def draw(figure: str, runs: Path, scale: str, out: Path, formats: Sequence[str] = style.FORMATS) -> list[Path]:
     """figures/<name>.{png,pdf,svg,csv}; [] where there are no finished runs to draw."""
     module = figures()[figure]
     frame = load_figure(runs, scale, figure)
@@ -41,10 +45,23 @@ def draw(figure: str, runs: Path, scale: str, out: Path) -> list[Path]:
         return []
     with mpl.rc_context(style.RC):
         table = module.select(frame)
-        paths = style.save(module.plot(table), out / figure)
+        paths = style.save(module.plot(table), out / figure, formats)
     csv = out / f"{figure}.csv"
     table.to_csv(csv, index=False, float_format="%.9g")
     return [*paths, csv]
+
+
+def draw_all(
+    names: Sequence[str], runs: Path, scale: str, out: Path, formats: Sequence[str] = style.FORMATS
+) -> Iterator[tuple[str, list[Path]]]:
+    """Each figure's name and files, in order, drawn side by side in one process per core."""
+    workers = min(len(names), len(os.sched_getaffinity(0)))
+    if workers < 2:
+        yield from ((name, draw(name, runs, scale, out, formats)) for name in names)
+        return
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        drawn = [pool.submit(draw, name, runs, scale, out, formats) for name in names]
+        yield from ((name, future.result()) for name, future in zip(names, drawn, strict=True))
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -58,8 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"no such figure: {', '.join(sorted(unknown))}; there are: {', '.join(figures())}")
     missing = 0
-    for figure in asked.figures or figures():
-        paths = draw(figure, asked.runs, asked.scale, asked.out)
+    for figure, paths in draw_all(asked.figures or list(figures()), asked.runs, asked.scale, asked.out):
         print(
             f"{figure}: {paths[0]}"
             if paths

@@ -59,7 +59,7 @@ def load_figure(runs: Path, scale: str, figure: str) -> pd.DataFrame:
 def run_folders(runs: Path, cells: Iterable[str] | None = None) -> list[Path]:
     """Every run folder, or those of the given cells."""
     if cells is None:
-        return sorted(runs.glob("*/*-s*-*"))
+        return sorted(runs.glob(f"*/{'?' * 12}-s*-*"))
     return sorted(folder for cell in cells for folder in runs.glob(f"*/{cell}-s*-*"))
 
 
@@ -96,6 +96,11 @@ def read_json(path: Path) -> dict[str, Any]:
         return json.loads(path.read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return {}
+
+
+def spent(status: Mapping[str, Any]) -> float:
+    """Seconds that a run was in training."""
+    return float(status.get("seconds", max(0.0, status.get("ended", 0.0) - status.get("started", 0.0))))
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -17,13 +17,13 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from analysis.claims import CLAIMS, NOT, PARTLY, REPRODUCED, TOO_FEW
-from analysis.draw import SCALES, draw, figures
-from analysis.load import Plan, load_figure, read_json, read_plan, run_folders
+from analysis.draw import SCALES, draw_all, figures
+from analysis.load import Plan, load_figure, read_json, read_plan, run_folders, spent
 
 CSS = Path(__file__).with_name("report.css")
 MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", TOO_FEW: "…"}
@@ -36,8 +36,8 @@ class Source:
     name: str
     runs: Path
     scale: str
-    figures: Path | None = None
-    """Where its figures are drawn already; without it they are drawn for the page alone."""
+    figures: Path
+    """Where its figures are drawn."""
 
     def judge(self) -> list[dict[str, Any]]:
         """Every claim, on the runs that its figure planned at this scale."""
@@ -48,6 +48,13 @@ class Source:
 
     def plan(self, figure: str) -> Plan | None:
         return read_plan(self.runs, self.scale, figure)
+
+    def draw_missing(self) -> None:
+        """Draw what the page shows and is not drawn yet."""
+        planned = [name for name in figures() if self.plan(name)]
+        missing = [name for name in planned if not (self.figures / f"{name}.svg").exists()]
+        for _ in draw_all(missing, self.runs, self.scale, self.figures, ("svg",)):
+            pass
 
 
 def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> str:
@@ -62,8 +69,9 @@ def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> s
 <h1>What held</h1>
 <p>The claims of <em>Does This Gradient Spark Joy?</em> (arXiv 2603.20526, J) and <em>Delightful Distributed Policy
 Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
-{_esc(summary)}. A verdict is a predicate with a 95% confidence interval, fixed in <code>analysis/claims.py</code>;
-where the interval leaves a claim open either way it says “{TOO_FEW}”.</p>
+{_esc(summary)}. A verdict is a predicate with a 95% confidence interval, in <code>analysis/claims.py</code>; where the
+interval leaves a claim open either way it says “{TOO_FEW}”. Which of these rules were settled after a look at the
+numbers is in the README, under “Chosen after looking”.</p>
 {_table(sources, verdicts)}
 <h2>Figures</h2>
 {"".join(_figure(name, sources, verdicts) for name in shown)}
@@ -76,7 +84,8 @@ where the interval leaves a claim open either way it says “{TOO_FEW}”.</p>
 def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any]]]) -> str:
     rows = []
     for key, record in verdicts[0].items():
-        link = f'<a href="#{_esc(record["figure"])}">{_esc(key)}</a>'
+        shown = any(source.plan(record["figure"]) for source in sources)
+        link = f'<a href="#{_esc(record["figure"])}">{_esc(key)}</a>' if shown else _esc(key)
         cells = "".join(_verdict_cells(each[key]) for each in verdicts)
         claim = f'<td data-label="claim">{_esc(record["claim"])}</td>'
         rows.append(
@@ -92,7 +101,9 @@ def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any
 def _verdict_cells(record: dict[str, Any]) -> str:
     word = record["verdict"]
     chip = f'<span class="chip {"enough" if word == TOO_FEW else word.split()[0]}">{MARKS[word]} {_esc(word)}</span>'
-    size = f"{record['seeds']} seeds, {record['steps']:,} steps" if record["seeds"] else "none"
+    seeds, steps = record["seeds"], record["steps"]
+    named = {0: f"{seeds} seeds", 1: f"{seeds} replicates, nothing trained"}
+    size = named.get(steps, f"{seeds} seeds, {steps:,} steps") if seeds else "none"
     return (
         f'<td data-label="verdict">{chip}</td><td data-label="measured">{_esc(record["detail"])}</td>'
         f'<td data-label="n">{_esc(size)}</td>'
@@ -118,13 +129,10 @@ def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
     plan = source.plan(name)
     if plan is None:
         return f"<p>{_esc(source.name)}: not planned at {_esc(source.scale)} scale.</p>"
-    with tempfile.TemporaryDirectory() as scratch:
-        paths = {kind: (source.figures or Path(scratch)) / f"{name}{kind}" for kind in (".svg", ".csv")}
-        if not all(path.exists() for path in paths.values()):
-            paths = {path.suffix: path for path in draw(name, source.runs, source.scale, Path(scratch))}
-        if not paths:
-            return f"<p>{_esc(source.name)}: no finished runs.</p>"
-        image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
+    paths = {kind: source.figures / f"{name}{kind}" for kind in (".svg", ".csv")}
+    if not all(path.exists() for path in paths.values()):
+        return f"<p>{_esc(source.name)}: no finished runs.</p>"
+    image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
     gaps = "".join(f'<p class="gap">{_esc(gap)}</p>' for gap in _gaps(source, plan))
     return (
         f'<figure><img src="{image}" alt="{_esc(name)}{_esc(_named(source, sources))}"><figcaption>'
@@ -163,7 +171,7 @@ def _provenance(source: Source) -> str:
         if "ended" not in status:
             continue
         count += 1
-        hours += status.get("seconds", status["ended"] - status["started"]) / 3600
+        hours += spent(status) / 3600
         commits[str(status.get("commit"))] += 1
         versions[", ".join(f"{name} {version}" for name, version in status.get("versions", {}).items())] += 1
         machine = status.get("machine", {})
@@ -209,15 +217,22 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--figures", type=Path, help="folder of figures that are drawn from these very logs already")
     parser.add_argument("--compare", type=Path, help="another folder of run folders, to show beside")
     asked = parser.parse_args(None if arguments is None else list(arguments))
-    sources = [Source(str(asked.runs), asked.runs, asked.scale, asked.figures)]
-    if asked.compare is not None:
-        if not asked.compare.is_dir():
-            parser.error(f"--compare {asked.compare}: no such folder")
-        sources.append(Source(str(asked.compare), asked.compare, asked.scale))
-    judged = [source.judge() for source in sources]
+    if asked.compare is not None and not asked.compare.is_dir():
+        parser.error(f"--compare {asked.compare}: no such folder")
+    with tempfile.TemporaryDirectory() as scratch:
+        sources = [
+            Source(str(runs), runs, asked.scale, Path(scratch, str(place)))
+            for place, runs in enumerate([asked.runs, *([asked.compare] if asked.compare else [])])
+        ]
+        if asked.figures is not None:
+            sources[0] = replace(sources[0], figures=asked.figures)
+        for source in sources:
+            source.draw_missing()
+        judged = [source.judge() for source in sources]
+        text = page(sources, judged)
     asked.out.mkdir(parents=True, exist_ok=True)
     (asked.out / "claims.json").write_text(json.dumps(judged[0], indent=1, ensure_ascii=False) + "\n")
-    (asked.out / "index.html").write_text(page(sources, judged))
+    (asked.out / "index.html").write_text(text)
     for record in judged[0]:
         print(f"{record['id']:<12} {record['verdict']:<16} {record['claim']}\n{'':<30}{record['detail']}")
     print(f"report: {asked.out / 'index.html'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,12 +31,17 @@ def bootstrap(values: ArrayLike, level: float = 0.95) -> Interval:
     n, mean = len(sample), float(sample.mean()) if len(sample) else np.nan
     if n < 2:
         return Interval(mean, -np.inf, np.inf)
-    draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
     tail = (1 - level) / 2
-    tails = np.quantile(sample[draws].mean(axis=1), [tail, 1 - tail]) - mean
+    tails = np.quantile(sample[_draws(n)].mean(axis=1), [tail, 1 - tail]) - mean
     stretch = student.ppf(1 - tail, n - 1) / normal.ppf(1 - tail) * np.sqrt(n / (n - 1))
     low, high = mean + stretch * tails
     return Interval(mean, float(low), float(high))
+
+
+@functools.lru_cache(maxsize=64)
+def _draws(n: int) -> np.ndarray:
+    """Which of n values each resample takes: the same every time."""
+    return np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
 
 
 def paired(ours: pd.Series, theirs: pd.Series, level: float = 0.95) -> Interval:

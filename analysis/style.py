@@ -3,6 +3,7 @@ unless the data does."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +90,7 @@ def note(figure: Figure, points: pd.DataFrame, extra: str = "", bands: str = "ba
     figure.supxlabel("; ".join(words), fontsize=7.5, color="#666666", x=0.01, ha="left")
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
+def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """PNG, PDF and SVG without a date or a random id in them: the same figure is the same file."""
     stem.parent.mkdir(parents=True, exist_ok=True)
     nothing: dict[str, dict[str, Any]] = {
@@ -97,9 +98,11 @@ def save(figure: Figure, stem: Path) -> list[Path]:
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
         "svg": {"Date": None, "Creator": None},
     }
-    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in FORMATS]
+    paths = [stem.with_name(f"{stem.name}.{kind}") for kind in formats]
     with mpl.rc_context(RC):
-        for kind, path in zip(FORMATS, paths, strict=True):
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")  # laid out once, for all formats alike
+        for kind, path in zip(formats, paths, strict=True):
             figure.savefig(path, format=kind, metadata=nothing[kind])
     plt.close(figure)
     return paths

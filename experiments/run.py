@@ -65,7 +65,8 @@ def run(one: Job) -> None:
 def run_sweep(jobs: Sequence[Job], where: Launcher) -> int:
     """Every block of many jobs on a launcher; 1 if any of them failed."""
     todo = left(jobs)
-    return 1 if todo and train_all(todo, where) else 0
+    trouble = train_all(todo, where) if todo else {}
+    return 1 if set(trouble.values()) - {BUSY} else 0
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
@@ -98,6 +99,8 @@ def main() -> int:
             write_plan(figure, jobs)
         return run_sweep(jobs, where)
     except ConfigError as error:
+        sys.exit(f"error: {error}")
+    except OSError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("\ninterrupted; the same command goes on from the last checkpoint")

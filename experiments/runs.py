@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from analysis.load import read_json, read_log, run_folders
+from analysis.load import read_json, read_log, run_folders, spent
 from kondo.runs import in_training
 from kondo.schema import nearest
 
@@ -42,11 +42,11 @@ def show_list(runs: Path, only: str | None) -> int:
         if only not in (None, how):
             continue
         counts[how] += 1
-        seconds += status.get("seconds", 0.0)
+        seconds += spent(status)
         cell = folder.name.partition("-s")[0]
         error = status.get("error")
         about = [f"{folder.name:<22} {how:<11} step {status.get('step', 0):>7,}"]
-        about += [f"error {error:<8.4g}" if error is not None else " " * 14, f"{status.get('seconds', 0):>8,.1f} s"]
+        about += [f"error {error:<8.4g}" if error is not None else " " * 14, f"{spent(status):>8,.1f} s"]
         print(*about, words.get(cell, folder.parent.name), *([status["reason"]] if how == "failed" else []))
     total = ", ".join(f"{count} {how}" for how, count in sorted(counts.items()))
     print(f"{counts.total()} runs in {runs}: {total or 'none'}; {seconds / 3600:.2f} process hours")

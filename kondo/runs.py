@@ -30,7 +30,7 @@ import torch
 import yaml
 
 from kondo import __version__
-from kondo.cell import Cell
+from kondo.cell import SCHEMA, Cell
 from kondo.engine import Engine, eval_steps
 from kondo.measurement import engine_of
 from kondo.schema import ConfigError
@@ -209,7 +209,14 @@ def _claim(folder: Path, block: Block) -> None:
     path = folder / "config.yaml"
     if not path.exists():
         write_atomically(path, yaml.safe_dump(block.plain(), sort_keys=False))
-    elif yaml.safe_load(path.read_text()) != block.plain():
+        return
+    saved = yaml.safe_load(path.read_text())
+    if isinstance(saved, dict) and saved.get("schema") != SCHEMA:
+        raise ConfigError(
+            f"{path}: schema={saved.get('schema')!r}, written by another version of the config; this one is {SCHEMA}; "
+            "move the folder away to train it anew"
+        )
+    if saved != block.plain():
         raise ConfigError(f"{path}: holds another config than its name says; move the folder away to train it anew")
 
 

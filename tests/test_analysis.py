@@ -1,7 +1,9 @@
 """Figures and claims from real smoke logs alone."""
 
 import hashlib
+import html
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +15,10 @@ import pytest
 from analysis import claims, draw, report, stats
 from analysis.load import final, load, read_plan
 from analysis.style import COLOURS, FORMATS, NAMES
-from experiments import reproduce
-from experiments.compose import ROOT
+from experiments import compose, reproduce
+from experiments.compose import ROOT, sweep
+from experiments.launchers import Basic
+from experiments.train import train_all
 from kondo.ledger import COUNTS, TIMED
 from kondo.objectives import METHODS
 
@@ -48,11 +52,30 @@ def test_reproduce_draws_every_figure_and_judges_every_claim(smoke):
 def test_reproducing_again_trains_nothing(smoke, monkeypatch, capsys):
     folder, _ = smoke
     monkeypatch.setattr(sys, "argv", ["reproduce", "--scale", "smoke", f"runs={folder}/runs"])
-    monkeypatch.setattr(reproduce, "train_all", lambda todo, workers: pytest.fail("trained again"))
+    monkeypatch.setattr(reproduce, "train_all", lambda todo, where: pytest.fail("trained again"))
+    monkeypatch.setattr(compose, "write_atomically", lambda path, text: pytest.fail("wrote into the runs folder"))
     monkeypatch.setattr(reproduce.draw, "main", lambda arguments: 0)
     monkeypatch.setattr(reproduce.report, "main", lambda arguments: 0)
     assert reproduce.main() == 0
     assert "0 to resume, 0 to train" in capsys.readouterr().out
+
+
+def test_a_figure_that_needs_more_once_its_runs_are_trained_gets_it(tmp_path, monkeypatch, capsys):
+    words = ["method=pg,dg", "steps=2", "seeds=1", "wandb.mode=disabled", f"runs={tmp_path}"]
+    first, second = sweep(words)
+    trained = []
+
+    def plan(figure, scale, overrides):
+        return [first, second] if reproduce.unfinished([first])[1] == [] else [first]
+
+    def train(todo, where):
+        trained.append([job.cell.method for job, _ in todo])
+        return train_all(todo, where)
+
+    monkeypatch.setattr(reproduce, "plan", plan)
+    monkeypatch.setattr(reproduce, "train_all", train)
+    assert reproduce.train_needed(["adaptive"], "smoke", [], Basic()) == {}
+    assert trained == [["pg"], ["dg"]]
 
 
 def digests(folder):
@@ -92,6 +115,55 @@ def test_a_figure_draws_without_the_runs_that_are_missing_or_torn(smoke, tmp_pat
     status = logs[2].with_name("status.json")
     status.write_text(status.read_text().replace('"done"', '"running"'))
     assert draw.draw("bandit_pareto", tmp_path / "runs", "smoke", tmp_path / "figures")
+
+
+def test_a_diverged_seed_is_counted_in_the_figure_and_named_in_the_report(smoke, tmp_path):
+    folder, _ = smoke
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    plan = read_plan(tmp_path / "runs", "smoke", "bandit_pareto")
+    log = next(tmp_path.glob(f"runs/bandit/{next(iter(plan.cells))}-*/metrics.jsonl"))
+    rows = [json.loads(line) for line in log.read_text().splitlines()]
+    rows[-1] |= {"error": None, "diverged": 7}
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    status = log.with_name("status.json")
+    seen = json.loads(status.read_text()) | {"status": "diverged", "diverged": {rows[-1]["seed"]: 7}}
+    status.write_text(json.dumps(seen))
+    draw.draw("bandit_pareto", tmp_path / "runs", "smoke", tmp_path, ("svg",))
+    points = pd.read_csv(tmp_path / "bandit_pareto.csv").query("kind == 'point'")
+    assert points["diverged"].sum() == 1
+    gaps = report._gaps(report.Source("", tmp_path / "runs", "smoke", tmp_path), plan)
+    assert gaps == [f"diverged: {next(iter(plan.cells.values()))} (seed {rows[-1]['seed']} at step 7)"]
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PROBE = """<script>addEventListener("load", () => { document.title = JSON.stringify({
+  images: [...document.images].map(image => image.naturalWidth),
+  rows: document.querySelectorAll("table.claims tbody tr").length,
+  cells: [...document.querySelectorAll("table.claims td")].filter(cell => !cell.textContent.trim()).length,
+  targets: [...document.querySelectorAll("table.claims a")].filter(link => !document.querySelector(link.hash)).length,
+  wider: document.documentElement.scrollWidth - innerWidth,
+})})</script></head>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+def test_the_report_opens_in_a_browser_with_every_figure_a_complete_table_and_no_error(smoke, tmp_path):
+    folder, _ = smoke
+    page = (folder / "report" / "index.html").read_text()
+    assert not re.search(r'(?:src|href)="(?!data:|#)', page)  # self-contained
+    (tmp_path / "page.html").write_text(page.replace("</head>", PROBE))
+    flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
+    flags += (
+        f" --disable-component-update --enable-logging=stderr --window-size=500,900 --user-data-dir={tmp_path}/user"
+    )
+    command = [str(CHROMIUM), *flags.split(), "--virtual-time-budget=10000", "--dump-dom", f"{tmp_path}/page.html"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seen = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
+    assert "CONSOLE" not in done.stderr
+    assert len(seen["images"]) == len(draw.figures())
+    assert min(seen["images"]) > 100
+    assert seen["rows"] == len(claims.CLAIMS)
+    assert (seen["cells"], seen["targets"]) == (0, 0)
+    assert seen["wider"] <= 0  # nothing sticks out on a narrow screen
 
 
 def test_drawing_from_nothing_says_what_to_do(tmp_path, capsys):
@@ -195,4 +267,6 @@ def test_few_seeds_or_missing_references_are_not_judged():
 
 
 def test_claims_without_runs_say_so(tmp_path):
-    assert {record["verdict"] for record in report.Source("none", tmp_path, "laptop").judge()} == {claims.TOO_FEW}
+    assert {record["verdict"] for record in report.Source("none", tmp_path, "laptop", tmp_path).judge()} == {
+        claims.TOO_FEW
+    }

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from experiments import compose
 from experiments.compose import CONF, ROOT, single, sweep
 from experiments.reproduce import unfinished
 from kondo.frictions import FRICTIONS
@@ -153,7 +154,7 @@ def test_the_command_line_trains_sweeps_and_skips(tmp_path):
     first = run(f"runs={tmp_path}", "task=bandit", "method=dgk", "gate.price=0")
     assert "bandit dgk λ=0, seeds 0–1: done" in first
     again = run("-m", f"runs={tmp_path}", "method=pg,dgk", "gate.price=0,0.5")
-    assert again.count("complete, skipped") == 2  # the run above, and pg's second turn
+    assert again.count("complete, skipped") == 1
     assert again.count("done") == 2
     assert len(list(tmp_path.glob("bandit/*/status.json"))) == 3
 
@@ -229,3 +230,12 @@ def test_a_sweep_composes_each_job_as_a_single_run_would():
         single([*words, "method=dgk", gate]) for gate in ("gate.rate=0.5", "gate.price=1")
     ]
     assert [job.cell.key() for job in swept] == [job.cell.key() for job in alone]
+
+
+@pytest.mark.parametrize("figure", EXPERIMENTS)
+def test_choices_that_are_put_together_are_what_hydra_composes(figure):
+    """Under each figure's own choices of task, friction and evaluations."""
+    with compose._hydra():
+        for scale, method, friction in (("laptop", "dg", "all"), ("smoke", "ppo", "staleness")):
+            choices = (f"experiment={figure}", f"scale={scale}", f"method={method}", f"friction={friction}")
+            assert compose._chosen(choices) == compose._composed(choices)[0]

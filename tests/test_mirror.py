@@ -8,7 +8,7 @@ import pytest
 
 from experiments.compose import single
 from experiments.mirror import summary
-from experiments.run import train_block
+from experiments.train import train_block
 
 WORDS = ["method=dgk", "gate.price=0", "steps=20", "seeds=2", "evals=4", "scale=smoke"]
 

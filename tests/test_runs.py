@@ -1,9 +1,10 @@
 """Run folders: identity, blocks of seeds, and what survives what."""
 
+import errno
+import io
+import itertools
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
@@ -97,32 +98,33 @@ def test_more_seeds_add_blocks_and_never_repeat_one(tmp_path):
     assert [block.seeds for block in blocks(chosen, 4, 3, tmp_path, first_seed=6)] == [(6, 7), (8, 9)]
 
 
+KILLS = 20
 KILLED = """
-import sys, torch
+import os, random, signal, sys, time, torch
 from pathlib import Path
-from kondo.runs import train
-from tests.test_runs import BLOCK
+from kondo.runs import read_status, train
+from tests.test_runs import BLOCK, KILLS
 torch.set_num_threads(1)
-print("ready", flush=True)
-train(BLOCK, Path(sys.argv[1]), checkpoint_seconds=0.02)
+root, rng, lives = Path(sys.argv[1]), random.Random(0), 0
+while read_status(BLOCK.folder(root)).get("status") != "done":
+    life = os.fork()
+    if life == 0:
+        train(BLOCK, root, checkpoint_seconds=0.01)
+        os._exit(0)
+    lives += 1
+    if lives <= KILLS:
+        time.sleep(rng.uniform(0.01, 0.1))
+        os.kill(life, signal.SIGKILL)
+    os.waitpid(life, 0)
+print(lives)
 """
 
 
 def test_killed_at_random_and_resumed_the_log_is_the_undisturbed_one(tmp_path, undisturbed):
-    """kill −9 at random moments, as often as it takes; each life begins from the last checkpoint."""
-    rng, lives = random.Random(0), 0
-    while read_status(BLOCK.folder(tmp_path)).get("status") != "done":
-        lives += 1
-        command = [sys.executable, "-c", KILLED, str(tmp_path)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent.parent)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        if lives <= 3:
-            time.sleep(rng.uniform(0.05, 0.25))
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-    assert lives > 1
+    """kill −9 at random moments; each life begins from the last checkpoint, and the last is left alone."""
+    command = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=True)
+    assert int(done.stdout) > KILLS
     assert log_of(BLOCK.folder(tmp_path)) == undisturbed
 
 
@@ -206,12 +208,17 @@ def test_a_run_in_training_is_refused_to_a_second_process(tmp_path):
     assert train(BLOCK, tmp_path, watch=second) == "done"
 
 
-def test_a_folder_that_holds_another_config_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [("schema: 1\nsteps: 3\n", "another config"), ("schema: 0\nsteps: 3\n", "schema=0, written by")],
+)
+def test_a_folder_that_holds_another_config_is_refused(tmp_path, config, reason):
     folder = BLOCK.folder(tmp_path)
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("steps: 3\n")
-    with pytest.raises(ConfigError, match="another config"):
+    (folder / "config.yaml").write_text(config)
+    with pytest.raises(ConfigError, match=reason):
         train(BLOCK, tmp_path)
+    assert not (folder / "metrics.jsonl").exists()
 
 
 def test_a_checkpoint_cannot_run_code(tmp_path, undisturbed):
@@ -240,3 +247,63 @@ def test_a_half_written_file_never_takes_the_place_of_a_whole_one(tmp_path):
         torn()
     assert path.read_text() == "whole"
     assert list(tmp_path.iterdir()) == [path]
+
+
+class SmallDisk:
+    """Files opened for writing share so many bytes; what does not fit is cut off, as by a disk that is full."""
+
+    def __init__(self, room: int):
+        self.room = room
+
+    def open(self, path, mode="r", *rest, **options):
+        if mode.strip("b+") == "r":
+            return OPEN(path, mode, *rest, **options)
+        file = io.BufferedWriter(Limited(path, mode, self))
+        return file if "b" in mode else io.TextIOWrapper(file, encoding="utf-8")
+
+
+class Limited(io.FileIO):
+    def __init__(self, path, mode, disk):
+        super().__init__(path, mode.replace("b", ""))
+        self.disk = disk
+
+    def write(self, data):
+        if len(data) and self.disk.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = super().write(memoryview(data)[: self.disk.room])
+        self.disk.room -= written
+        return written
+
+
+OPEN = Path.open
+
+
+@pytest.mark.parametrize("room", [100, 1_500, 6_000, 12_000, 40_000])
+def test_a_full_disk_is_named_and_loses_nothing(tmp_path, undisturbed, monkeypatch, room):
+    disk = SmallDisk(room)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", lambda path, *rest, **options: disk.open(path, *rest, **options))
+        with pytest.raises(OSError, match="No space left"):
+            train(BLOCK, tmp_path, checkpoint_seconds=0)
+    assert disk.room == 0
+    assert not [path for path in BLOCK.folder(tmp_path).iterdir() if path.name.startswith(".") and path.name != ".lock"]
+    assert train(BLOCK, tmp_path) == "done"
+    assert log_of(BLOCK.folder(tmp_path)) == undisturbed
+
+
+def test_clocks_that_jump_change_neither_the_log_nor_the_time_spent(tmp_path, undisturbed, monkeypatch):
+    jumps = itertools.cycle([2e9, 0.0, 1e9])
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    assert train(BLOCK, tmp_path, checkpoint_seconds=0) == "done"
+    assert log_of(BLOCK.folder(tmp_path)) == undisturbed
+    assert 0 < read_status(BLOCK.folder(tmp_path))["seconds"] < 1e6
+
+
+def test_the_time_spent_adds_up_over_interruptions_and_not_over_the_nights_between(tmp_path):
+    with pytest.raises(Interrupted):
+        train(BLOCK, tmp_path, checkpoint_seconds=0, watch=interrupt_at(150))
+    folder = BLOCK.folder(tmp_path)
+    status = read_status(folder)
+    (folder / "status.json").write_text(json.dumps(status | {"seconds": 1000.0, "started": status["started"] - 1e6}))
+    train(BLOCK, tmp_path)
+    assert 1000 < read_status(folder)["seconds"] < 2000

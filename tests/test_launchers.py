@@ -1,0 +1,190 @@
+"""The same sweep on every launcher, and what becomes of it when workers, runs or neighbours misbehave."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import Future
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from experiments import launchers, runs
+from experiments.compose import ROOT, sweep
+from experiments.launchers import Basic, Joblib, launcher
+from experiments.train import outcomes, train_all
+from kondo.schema import ConfigError
+from tests.test_runs import log_of
+
+SWEEP = ["method=pg,dgk", "gate.rate=0.1,0.3", "seeds=2", "steps=20", "evals=4", "wandb.mode=disabled"]
+
+
+def command(module: str, *words: str, home: Path, **environment: str) -> subprocess.Popen:
+    """A command of the suite in a process of its own, which leaves nothing outside the folder it is given."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(home), **environment}
+    line = [sys.executable, "-m", f"experiments.{module}", *words]
+    return subprocess.Popen(line, cwd=home, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def logs(root: Path) -> dict[str, list[dict]]:
+    return {path.parent.name: log_of(path.parent) for path in root.glob("*/*/metrics.jsonl")}
+
+
+def todo_of(words: list[str]) -> list:
+    return [(job, block) for job in sweep(words) for block in job.blocks()]
+
+
+@pytest.fixture(scope="module")
+def serial(tmp_path_factory):
+    root = tmp_path_factory.mktemp("serial")
+    assert train_all(todo_of([*SWEEP, f"runs={root}"]), Basic()) == {}
+    return logs(root)
+
+
+@pytest.mark.parametrize("name", ["joblib", "ray", "submitit_local"])
+def test_every_launcher_writes_the_logs_of_a_serial_run(tmp_path, serial, name):
+    words = [*SWEEP, f"runs={tmp_path}/runs", f"hydra/launcher={name}", "hydra.launcher.n_jobs=2"]
+    process = command("run", "-m", *words, home=tmp_path)
+    output, trouble = process.communicate()
+    assert process.returncode == 0, trouble
+    assert output.count(": done") == 3
+    assert logs(tmp_path / "runs") == serial
+
+
+def test_slurm_jobs_are_asked_for_what_the_config_says():
+    words = ["hydra/launcher=submitit_slurm", "hydra.launcher.partition=gpu", "hydra.launcher.gpus=1"]
+    asked = launcher(words).parameters()
+    assert asked["slurm_partition"] == "gpu"
+    assert (asked["gpus_per_node"], asked["cpus_per_task"], asked["timeout_min"]) == (1, 1, 240)
+    assert "slurm_account" not in asked
+
+
+def test_the_default_launcher_is_joblib_on_every_core():
+    assert launcher([]) == Joblib(n_jobs=None)
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["hydra/launcher=slurm"], ["hydra/launcher", "submitit_slurm"]),
+        (["hydra/launcher=ray", "hydra.launcher.n_jobs=0"], ["hydra.launcher.n_jobs=0", "[1, inf)"]),
+    ],
+)
+def test_a_wrong_launcher_is_refused(words, parts):
+    with pytest.raises(ConfigError) as caught:
+        launcher(words)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_a_launcher_that_is_not_installed_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(launchers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'kondo\[slurm\]'"):
+        launcher(["hydra/launcher=submitit_slurm"])
+
+
+def workers() -> list[int]:
+    """Processes of joblib's that train for this one."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    return [int(pid) for pid in children if "popen_loky" in Path(f"/proc/{pid}/cmdline").read_text()]
+
+
+def test_a_sweep_whose_workers_are_killed_ends_with_every_run_correct(tmp_path):
+    """200 runs; after every 20 that end a worker is killed in the middle of another: 5% of the runs lose theirs."""
+    words = ["method=dgk", f"gate.rate={','.join(str(k / 200) for k in range(1, 201))}", "wandb.mode=disabled"]
+    words += ["seeds=1", "steps=10", "evals=2", "task.contexts=2", "task.arms=3", "task.batch=10"]
+    todo = todo_of([*words, f"runs={tmp_path}/killed"])
+    assert len(todo) == 200
+    rng, ended, kills = random.Random(0), Counter[str](), 0
+    for event in outcomes(todo, Joblib(n_jobs=2)):
+        if event is None:
+            continue
+        ended[event[1]] += 1
+        if ended.total() % 20 == 10:
+            os.kill(rng.choice(workers()), signal.SIGKILL)
+            kills += 1
+    assert kills == 10
+    assert ended == {"done": 200}
+    assert train_all(todo_of([*words, f"runs={tmp_path}/whole"]), Basic()) == {}
+    assert logs(tmp_path / "killed") == logs(tmp_path / "whole")
+
+
+def test_a_run_that_always_loses_its_worker_is_given_up_and_the_others_end(tmp_path):
+    todo = todo_of([*SWEEP, f"runs={tmp_path}"])
+
+    class Deadly(Basic):
+        @contextmanager
+        def open(self, folder):
+            with super().open(folder) as (submit, size):
+                yield lambda work, *call: lost if call[0] == todo[0][0].cell.plain() else submit(work, *call), size
+
+    lost = Future()
+    lost.set_exception(MemoryError("no more"))
+    assert train_all(todo, Deadly()) == {0: "failed: lost 3 workers: MemoryError: no more"}
+    assert len(logs(tmp_path)) == len(todo) - 1
+
+
+EXTENSION = """
+import os, pathlib
+from kondo import runs
+from kondo.objectives import method
+
+@method
+def broken(log_prob, advantage):
+    raise RuntimeError("boom")
+
+train = runs._train
+def counted(folder, *rest):
+    with open(pathlib.Path(__file__).with_name("trained"), "a") as file:
+        file.write(folder.name + "\\n")
+    return train(folder, *rest)
+runs._train = counted
+"""
+
+
+def test_a_crashed_run_is_recorded_stops_no_other_and_can_be_looked_at_and_cleaned(tmp_path, capsys):
+    (tmp_path / "extensions").mkdir()
+    (tmp_path / "extensions" / "broken.py").write_text(EXTENSION)
+    words = ["-m", f"runs={tmp_path}/runs", "method=pg,broken,dg", "steps=5", "seeds=2", "wandb.mode=disabled"]
+    process = command("run", *words, home=tmp_path, KONDO_EXTENSIONS=str(tmp_path / "extensions"))
+    output, _ = process.communicate()
+    assert process.returncode == 1
+    assert (output.count(": done"), output.count("failed: RuntimeError: boom")) == (2, 1)
+    root = ["--runs", f"{tmp_path}/runs"]
+    (failed,) = (path.parent for path in tmp_path.glob("runs/*/*/status.json") if "boom" in path.read_text())
+    assert runs.main([*root, "list", "--status", "failed"]) == 0
+    listed = capsys.readouterr().out
+    assert (failed.name in listed, "boom" in listed, "1 runs" in listed) == (True, True, True)
+    assert runs.main([*root, "show", failed.name[:6]]) == 0
+    shown = capsys.readouterr().out
+    assert "name: broken" in shown
+    assert "Traceback" in shown
+    assert runs.main([*root, "clean", "--failed"]) == 0
+    assert not failed.exists()
+    assert len(list(tmp_path.glob("runs/*/*/status.json"))) == 2
+
+
+def test_two_reproducers_at_once_train_every_run_once(tmp_path, serial):
+    (tmp_path / "extensions").mkdir()
+    (tmp_path / "extensions" / "counted.py").write_text(EXTENSION)
+    words = ["--scale", "smoke", "gate_coefficient", f"runs={tmp_path}/runs", "wandb.mode=disabled"]
+    words += ["hydra.launcher.n_jobs=1"]
+    environment = {"KONDO_EXTENSIONS": str(tmp_path / "extensions")}
+    both = [command("reproduce", *words, home=tmp_path, **environment) for _ in range(2)]
+    for process in both:
+        _, trouble = process.communicate()
+        assert process.returncode == 0, trouble
+    trained = (tmp_path / "extensions" / "trained").read_text().split()
+    assert sorted(trained) == sorted(path.parent.name for path in tmp_path.glob("runs/*/*/metrics.jsonl"))
+    assert len(trained) == 7
+
+
+def test_a_runs_folder_that_cannot_be_written_is_named(tmp_path):
+    process = command("run", "runs=/sys/kondo", "steps=2", "wandb.mode=disabled", home=tmp_path)
+    _, trouble = process.communicate()
+    assert process.returncode == 1
+    assert trouble.startswith("error: ")
+    assert "/sys/kondo" in trouble
