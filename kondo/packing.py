@@ -82,8 +82,9 @@ def log_probs(
     """log π of the actions of a whole batch, without a graph, in evaluation mode; 0 on padding. The shape of actions"""
     training = model.training
     model.eval()
-    everywhere = attention_mask is None or actions.dim() == 1
-    wanted = torch.ones_like(actions, dtype=torch.bool) if everywhere else attention_mask.bool()
+    wanted = torch.ones_like(actions, dtype=torch.bool)
+    if attention_mask is not None and actions.dim() > 1:
+        wanted = attention_mask.bool()
     whole = None
     for pack in packs(wanted, attention_mask, micro_tokens):
         values = pack.log_probs(model, input_ids, actions, attention_mask)

@@ -22,18 +22,18 @@ class KondoTrainer:
         trainer = KondoTrainer(model, gate_rate=0.03, lr=3e-4)
         stats = trainer.step(input_ids, actions, advantages, attention_mask)
 
-    A step screens the batch without building a graph, then runs forward and backward on the surviving rows alone, packed
-    to their true length. The gradient is that of the masked loss over the whole batch, for models that treat the rows of
-    a batch independently (no batch norm). The screen runs in evaluation mode, the update in training mode.
+    A step screens the batch without building a graph, then runs forward and backward on the surviving rows alone,
+    packed to their true length. The gradient is that of the masked loss over the whole batch, for models that treat the
+    rows of a batch independently (no batch norm). The screen runs in evaluation mode, the update in training mode.
 
     gate: a gate of your own, in place of one made from gate_rate, temperature, price, hard and deterministic.
     screen: a cheaper model to screen with (quantised, truncated, distilled, old); None: the model itself.
     micro_tokens: at most so many tokens pass through the model at a time, which bounds the memory; None: all at once.
     accumulate: the gradients of this many steps are averaged into one move of the optimiser.
     autocast: torch.bfloat16 for mixed precision; log-probabilities and the loss stay in 32 bits.
-    group: the data-parallel processes, each with its part of the batch: they agree on the price, and their gradients are
-    added up, so that all move as one process with the whole batch would. Wrapped in DistributedDataParallel or not, the
-    model's own gradient hooks are not used.
+    group: the data-parallel processes, each with its part of the batch. They agree on the price, and their gradients
+    are added up, so that all move as one process with the whole batch would; no process waits for one that kept
+    nothing. Of a model in DistributedDataParallel only the model is used, not its gradient hooks.
     """
 
     def __init__(

@@ -118,7 +118,7 @@ def test_the_rollouts_own_log_probs_are_those_of_a_screening_pass(model):
     torch.testing.assert_close(screened * data.action_mask, data.log_probs)
     answers = data.answers()
     assert all(END not in answer[:-1] for answer in answers)
-    early = torch.tensor([len(answer) < 9 for answer in answers])
+    early = torch.tensor([len(answer) < 8 for answer in answers])
     assert early.any()
     assert not data.attention_mask[early, -1].any()
     assert all(answer[-1] == END for answer in answers if len(answer) < 9)

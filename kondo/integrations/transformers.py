@@ -45,7 +45,7 @@ class Rollout:
 
 
 def decisions(input_ids: Tensor, attention_mask: Tensor, answer_mask: Tensor) -> Rollout:
-    """Rows of tokens, whoever sampled them, as decisions; answer_mask: 1 on the tokens that the model chose. [B, T+1]"""
+    """Rows of tokens, whoever sampled them, as decisions; answer_mask: 1 on the tokens that a model chose. [B, T+1]"""
     return Rollout(
         input_ids=input_ids[:, :-1],
         actions=input_ids[:, 1:],
@@ -60,8 +60,8 @@ def rollout(
 ) -> Rollout:
     """Sample an answer to each prompt, padded on the left, from the model's own distribution. [B, H]
 
-    options: those of `model.generate`; what changes the distribution (a temperature, top-k) leaves the log-probabilities
-    those of the model, which is what delight is about.
+    options: those of `model.generate`. With a temperature or top-k, log_probs are still those of the model itself,
+    which is what delight is about.
     """
     training = model.training
     model.eval()
