@@ -64,8 +64,8 @@ class KondoGRPOConfig(GRPOConfig):
     kondo_gate_screen: str = field(
         default="rollout",
         metadata=_help(
-            "rollout: screen with the log-probabilities that came with the completions, where there are any, though the "
-            "weights may have moved since; exact: always with a pass of the present weights."
+            "rollout: screen with the log-probabilities that came with the completions, where there are any, though "
+            "the weights may have moved since; exact: always with a pass of the present weights."
         ),
     )
     max_consecutive_drops: int | None = field(
@@ -104,10 +104,10 @@ class KondoGRPOConfig(GRPOConfig):
 
 class KondoGRPOTrainer(GRPOTrainer):
     """GRPOTrainer that pays for the completions it keeps. Logs kondo/{delight_mean, gate_rate, price, backward_rows,
-    backward_tokens, skipped_fraction, seconds_saved}, sums over all processes.
+    backward_tokens, skipped_fraction}, over all processes, and kondo/seconds_saved, of the main one.
 
-    seconds_saved charges a skipped token what a trained one cost, and subtracts the screen: an estimate from above where
-    the overhead of a pass outweighs its tokens. A KL term (beta) is paid on the kept completions only. The gate's
+    seconds_saved charges a skipped token what a trained one cost, and subtracts the screen: an estimate from above
+    where the overhead of a pass outweighs its tokens. A KL term (beta) is paid on the kept completions only. The gate's
     history is not part of a checkpoint.
     """
 
@@ -125,7 +125,7 @@ class KondoGRPOTrainer(GRPOTrainer):
         self._weighed: dict[str, Any] | None = None  # inputs whose advantages wait for their surprisal
         self._pending = False  # whether gradients of this accumulation window wait for the others'
         self._update: dict[str, float] = {}  # of this micro-batch: when its update began, its tokens, its screen's time
-        self._spent = defaultdict(float)  # seconds and tokens of all updates so far
+        self._spent: defaultdict[str, float] = defaultdict(float)  # seconds and tokens of all updates so far
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         inputs = dict(inputs)
@@ -196,7 +196,7 @@ class KondoGRPOTrainer(GRPOTrainer):
         return found
 
     def _share(self, kept: dict[str, Any], whole: dict[str, Any]) -> float:
-        """What GRPO's loss over the kept rows is multiplied by to be a sum over them by the whole micro-batch's size."""
+        """What makes GRPO's loss, a mean over the kept rows, their sum divided by the size of the whole micro-batch."""
         if self.loss_type in ("dapo", "cispo", "vespo"):  # divided by the number of all tokens as it is
             return 1.0
         tokens = self.loss_type == "bnpo"
@@ -217,7 +217,7 @@ class KondoGRPOTrainer(GRPOTrainer):
 
     @contextmanager
     def _uneven(self) -> Iterator[None]:
-        """GRPO gathers a statistic per row and expects as many rows of every process: fill up with NaN, which it skips."""
+        """GRPO gathers statistics per row, as many from every process: fill up with NaN, which it leaves out."""
         gather, pad = self.accelerator.gather, self.accelerator.pad_across_processes
         if self.group is not None:
             self.accelerator.gather = lambda values: gather(pad(values, pad_index=torch.nan))
