@@ -48,7 +48,7 @@ def plot(table: pd.DataFrame) -> Figure:
     left.invert_yaxis()
     rate = table["gate.rate"].iloc[0]
     left.axvline(rate, color="black", ls=":", lw=1.2)
-    left.annotate("chance", (rate, len(table) - 0.6), (4, 0), textcoords="offset points", fontsize=7.5)
+    left.annotate("chance", (rate, 0.5), (4, 0), textcoords="offset points", fontsize=7.5)
     left.set(xlim=(0, 1.03), xlabel="recall: share of what exact delight would keep", title="What the screen finds")
     right.set(xscale="log", xlabel="final error", title="… and what is learned from it")
     style.note(figure, table, f"DG-K ρ={style.percent(rate)}")

@@ -1,4 +1,4 @@
-"""A small GPT-2 learns to write a word backwards with KondoTrainer: the rollout screens, a tenth of the rows is kept.
+"""A small Llama learns to write a word backwards with KondoTrainer: the rollout screens, a tenth of the rows is kept.
 
 python docs/examples/transformers_reversal.py --steps 300 --rate 0.1
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from kondo.integrations.transformers import KondoTrainer, rollout
 
@@ -20,10 +20,9 @@ def train(
 ) -> list[float]:
     """The mean reward of each step: the share of the letters that are right."""
     torch.manual_seed(0)
-    shape = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 2 * length + 1, "vocab_size": FIRST + letters}
-    config = GPT2Config(**shape, bos_token_id=PAD, eos_token_id=None, pad_token_id=PAD)
-    config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
-    model = GPT2LMHeadModel(config)
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ends = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": PAD}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=FIRST + letters, **shape, **ends))
     trainer = KondoTrainer(model, gate_rate=rate, lr=2e-3)
     rewards = []
     for step in range(steps):
