@@ -1,6 +1,7 @@
 """Speed, as ratios measured in one run on one thread → bench/results.json: [{name, ratio, bar, detail}, …]
 
-    make bench
+    make bench                                       # everything
+    python -m experiments.bench language_model …     # some parts; bench/results.json then has only these
 
 Each entry is the best of several repeats, taken in turns so that a slow moment of the machine hits all alike.
 """
@@ -12,35 +13,20 @@ import math
 import resource
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from experiments.bench_llm import language_model
+from experiments.timing import REPEATS, Step, best
 from kondo import data
 from kondo.cell import parse
 from kondo.engine import Engine
 from kondo.streams import sample_index
 
-SEEDS, BATCH, REPEATS = 10, 100, 7
-Step = Callable[[], object]
-
-
-def best(steps: dict[str, Step], count: int = 30, warmup: int = 10) -> dict[str, float]:
-    """Seconds per call of each, the best of the repeats."""
-    for step in steps.values():
-        for _ in range(warmup):
-            step()
-    times = dict.fromkeys(steps, float("inf"))
-    for _ in range(REPEATS):
-        for name, step in steps.items():
-            begun = time.perf_counter()
-            for _ in range(count):
-                step()
-            times[name] = min(times[name], (time.perf_counter() - begun) / count)
-    return times
+SEEDS, BATCH = 10, 100
 
 
 def ours(method: str, gate: dict[str, Any] | None = None, **changes: Any) -> Engine:
@@ -278,7 +264,8 @@ def stacked() -> list[dict[str, Any]]:
     return results
 
 
-CEILINGS = ("step time with D", "peak memory", "exponent")
+CEILINGS = ("step time with D", "peak memory", "exponent", "over the ideal")
+PARTS = (mnist, staleness, gated_step, longer, cached, stacked, language_model)
 
 
 def met(result: dict[str, Any]) -> bool:
@@ -288,7 +275,11 @@ def met(result: dict[str, Any]) -> bool:
 
 def main() -> int:
     torch.set_num_threads(1)
-    results = mnist() + staleness() + gated_step() + longer() + cached() + stacked()
+    asked = sys.argv[1:] or [part.__name__ for part in PARTS]
+    if unknown := set(asked) - {part.__name__ for part in PARTS}:
+        print(f"no such part: {', '.join(unknown)}; there are: {', '.join(part.__name__ for part in PARTS)}")
+        return 2
+    results = [result for part in PARTS if part.__name__ in asked for result in part()]
     for result in results:
         result["ratio"] = round(result["ratio"], 3)
         print(f"{result['ratio']:8.2f}  bar {result['bar']:<5} {'ok ' if met(result) else 'NOT'}  {result['name']}")

@@ -184,7 +184,9 @@ def parse(data: Any) -> Cell:
         raise ConfigError(f"screen: method {method!r} uses no delight, so it has nothing to screen")
     if cell.screen.age and cell.screen.source != "snapshot":
         raise ConfigError(f"screen.age={cell.screen.age}: only a snapshot has an age; screen.source=snapshot")
-    if cell.probe.name in ("anatomy", "kept") and not gated(method):
+    if cell.screen.layers >= (getattr(task, "layers", 0) or 1):
+        raise ConfigError(f"screen.source={cell.screen.source!r}: for policies of more layers than the screen has")
+    if cell.probe.name in ("anatomy", "kept", "agreement") and not gated(method):
         raise ConfigError(f"probe.name={cell.probe.name!r}: method {method!r} has no gate to look into")
     if cell.probe.name in ("alignment", "anatomy") and not hasattr(type(task), "size"):
         raise ConfigError(f"probe.name={cell.probe.name!r}: not for task {name!r}, which has no set of contexts")

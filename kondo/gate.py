@@ -18,14 +18,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor, nn
 
+from kondo import packing
+from kondo.parallel import gathered
 from kondo.schema import register
 from kondo.signals import action_log_probs
 from kondo.signals import delight as delight_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 Priority = Callable[[Tensor, Tensor, Callable[[], Tensor], float], Tensor]
@@ -107,6 +112,9 @@ class KondoGateConfig:
     """How many past priorities the quantile looks back on, beside the batch itself; 0 prices each batch by itself."""
     warmup: int = 0
     """With a history: keep everything until this many priorities have been seen."""
+    max_consecutive_drops: int | None = None
+    """After this many batches in a row that had something to teach and kept nothing, the next such batch keeps its best
+    unit, whatever the price; None: never."""
 
 
 @dataclass
@@ -126,7 +134,7 @@ class KondoGateOutput:
     gated_policy_loss: Tensor | None = None
     """Scalar, ready for `.backward()`; from `KondoGate.forward` only."""
     action_log_probs: Tensor | None = None
-    """log π of the actions; from `KondoGate.forward` only."""
+    """log π of the actions; from `KondoGate.forward` and `KondoGate.screen`."""
 
     @property
     def keep(self) -> Tensor:
@@ -151,12 +159,17 @@ class KondoGate(nn.Module):
         loss = -(advantages[keep] * log_prob(model, inputs[keep])).sum() / keep.numel()
 
     Calling the gate on logits gives the masked loss of the same gradient, which costs every backward pass.
+
+    group: the processes (of `torch.distributed`) whose batches are parts of one. They then agree on everything: the
+    price is that of all their units together, ties go to the lowest rank, histories are the same. Each process must
+    call the gate for each batch, and gets the decision on its own units.
     """
 
     history: Tensor | None
 
-    def __init__(self, config: KondoGateConfig | None = None) -> None:
+    def __init__(self, config: KondoGateConfig | None = None, group: ProcessGroup | None = None) -> None:
         super().__init__()
+        self.group = group
         self.config = c = config or KondoGateConfig()
         if c.gate_rate is not None and c.price is not None:
             raise ValueError("Specify either gate_rate or price, not both.")
@@ -180,7 +193,10 @@ class KondoGate(nn.Module):
             raise ValueError("history sets the price of a gate_rate; a fixed price does not use it.")
         if c.warmup and not c.history:
             raise ValueError("warmup counts what is in the history; set history too.")
+        if c.max_consecutive_drops is not None and c.max_consecutive_drops < 0:
+            raise ValueError("max_consecutive_drops must be >= 0, or None.")
         self.register_buffer("history", None, persistent=False)  # [pools, ≤ history]; NaN where nothing was seen
+        self.drops: Tensor | int = 0  # [pools, 1]: batches in a row that kept nothing
 
     def compute_delight(self, log_probs: Tensor, advantages: Tensor) -> Tensor:
         """χ = U · ℓ, entry by entry."""
@@ -230,9 +246,13 @@ class KondoGate(nn.Module):
 
         units = chi.shape
         chi, ranks, valid = (x.reshape(*units[:pools], -1) for x in (chi, ranks, finite))  # [pools, n]
+        exists = exists if exists is None else exists.reshape(chi.shape)
+        own = slice(None)
+        if self.group is not None:  # from here on n counts the units of all processes
+            exists = torch.ones_like(valid) if exists is None else exists
+            (chi, ranks, valid, exists), own = gathered([chi, ranks, valid, exists], self.group)
         count: Tensor | int = chi.shape[-1]
         if exists is not None:
-            exists = exists.reshape(chi.shape)
             valid, count = valid & exists, exists.sum(-1, keepdim=True)  # [pools, 1]
         able = valid & (valid & (chi != 0)).any(-1, keepdim=True)  # zero delight throughout: nothing to teach
 
@@ -246,13 +266,18 @@ class KondoGate(nn.Module):
             room = quota - above.sum(-1, keepdim=True)
             weights = (above | (ties & (ties.cumsum(-1) <= room))).to(probs.dtype)
         else:
-            weights = (draw("coin", tuple(probs.shape)) < probs).to(probs.dtype)
+            coin = draw("coin", tuple(probs[..., own].shape))
+            if self.group is not None:
+                (coin,), _ = gathered([coin], self.group)
+            weights = (coin < probs).to(probs.dtype)
+        if c.max_consecutive_drops is not None:
+            weights = self._feed(weights, ranks, able, c.max_consecutive_drops)
 
         rate = weights.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
         return KondoGateOutput(
-            gate_weights=weights.reshape(units),
-            gate_probs=probs.reshape(units),
-            delight=chi.reshape(units),
+            gate_weights=weights[..., own].reshape(units),
+            gate_probs=probs[..., own].reshape(units),
+            delight=chi[..., own].reshape(units),
             price=price.squeeze(-1),
             actual_gate_rate=rate,
         )
@@ -289,6 +314,36 @@ class KondoGate(nn.Module):
             window = torch.cat([self.history, ranks], dim=-1)
         self.history = window[..., -self.config.history :].clone()
         return window
+
+    def _feed(self, weights: Tensor, ranks: Tensor, able: Tensor, most: int) -> Tensor:
+        """Where a pool has kept nothing for too long, its best unit gets weight 1. [pools, n]"""
+        teaches, empty = able.any(-1, keepdim=True), ~weights.any(-1, keepdim=True)
+        self.drops = torch.where(teaches, (self.drops + 1) * empty, self.drops)
+        starved = teaches & (self.drops > most)
+        best = torch.where(able, ranks, -torch.inf).argmax(-1, keepdim=True)
+        fed = torch.where(starved, torch.zeros_like(weights).scatter(-1, best, 1.0), weights)
+        self.drops = torch.where(starved, 0, self.drops)
+        return fed
+
+    def screen(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        actions: Tensor,
+        advantages: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        action_mask: Tensor | None = None,
+        micro_tokens: int | None = None,
+    ) -> KondoGateOutput:
+        """Decide on a batch by a pass of the model without a graph, padding left out: see `KondoTrainer.step`.
+
+        The model may be a cheaper one than is trained: quantised, of fewer layers, distilled, or old.
+        """
+        log_probs = packing.log_probs(model, input_ids, actions, attention_mask, micro_tokens)
+        output, _ = self.decide(log_probs, advantages, attention_mask if action_mask is None else action_mask)
+        output.action_log_probs = log_probs
+        return output
 
     def forward(
         self,

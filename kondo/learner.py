@@ -105,7 +105,7 @@ class Learner:
                 log_prob=lambda: log_prob,
                 target_log_prob=lambda: taken(log_policy, batch.contexts.targets),
                 advantage=lambda: advantage,
-                delight=lambda: self.delight(batch, log_prob, advantage, step),
+                delight=lambda: self.delight(batch, log_policy, advantage, step),
                 actor_log_prob=lambda: batch.actor_log_prob,
             )
             total = loss.flatten(1).mean(dim=1)  # [S]
@@ -125,7 +125,7 @@ class Learner:
                 self.ledger.add(screened=rows)
             log_prob = taken(log_policy, batch.actions)
             advantage = per_entry(self.advantage(batch, log_policy), log_prob)
-            delight = self.delight(batch, log_prob, advantage, step)
+            delight = self.delight(batch, log_policy, advantage, step)
             decision = self.gate.compute_gate(
                 log_prob,
                 advantage,
@@ -168,11 +168,14 @@ class Learner:
         """U = R − b. [S, B]"""
         return batch.rewards - BASELINES[self.baseline](log_policy, batch.rewards, batch.contexts.targets, batch.group)
 
-    def delight(self, batch: Batch, log_prob: Tensor, advantage: Tensor, step: int) -> Tensor:
-        """χ as the screen sees it. [S, B, …]"""
+    def delight(self, batch: Batch, log_policy: Tensor, advantage: Tensor, step: int) -> Tensor:
+        """χ as the screen sees it, before it learns from the batch. [S, B, …]"""
+        inputs, actions = batch.contexts.inputs, batch.actions
         if not self.screen.exact:
-            self.ledger.add(screened=batch.actions.shape[1])
-        return self.screen.delight(log_prob, advantage, batch.contexts.inputs, batch.actions, step)
+            self.ledger.add(screened=actions.shape[1])
+        chi = self.screen.delight(taken(log_policy, actions), advantage, inputs, actions, step)
+        self.screen.learn(log_policy, inputs, actions)
+        return chi
 
     def losses(self, **quantities: Callable[[], Tensor]) -> Tensor:
         """The objective, on the quantities it asks for."""

@@ -134,6 +134,25 @@ def kept(engine: Engine, settings: ProbeSettings) -> Columns:
     return columns
 
 
+@probe
+def agreement(engine: Engine, settings: ProbeSettings) -> Columns:
+    """Of what the gate would keep of the next batch by exact delight, the share that it keeps by its screen's."""
+    learner = engine.learner
+    batch = engine.actor.act(engine.step)
+    log_policy = batch.log_policy
+    if log_policy is None:
+        log_policy = learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions)
+    log_prob = taken(log_policy, batch.actions)
+    advantage = per_entry(learner.advantage(batch, log_policy), log_prob)
+    seen = learner.screen.delight(log_prob, advantage, batch.contexts.inputs, batch.actions, engine.step)
+    assert learner.gate is not None
+    worthy, chosen = (
+        copy.deepcopy(learner.gate).compute_gate(log_prob, advantage, chi, pools=1).keep.flatten(1)
+        for chi in (delight(log_prob, advantage), seen)
+    )
+    return {"recall": ((worthy & chosen).sum(dim=1) / worthy.sum(dim=1)).tolist()}
+
+
 def weighted_quantile(values: Tensor, weights: Tensor, level: float) -> Tensor:
     """The smallest value such that at least `level` of the weight is below it or at it. [S, N], [S, N] → [S]"""
     ordered, order = values.sort(dim=1)

@@ -228,3 +228,25 @@ def test_gate_carries_no_gradient_and_works_on_any_leading_shape_and_dtype():
             assert not any(
                 x.requires_grad for x in (output.gate_weights, output.gate_probs, output.delight, output.price)
             )
+
+
+def test_after_too_many_batches_that_kept_nothing_the_best_unit_is_kept():
+    gate = KondoGate(KondoGateConfig(gate_rate=None, price=100.0, max_consecutive_drops=2))
+    log_probs, advantages = torch.tensor([-1.0, -3.0, -2.0]), torch.ones(3)
+    kept = [gate.compute_gate(log_probs, advantages).keep.tolist() for _ in range(7)]
+    best, none = [False, True, False], [False] * 3
+    assert kept == [none, none, best, none, none, best, none]
+
+
+def test_batches_with_nothing_to_teach_do_not_count_as_drops_and_are_never_fed():
+    gate = KondoGate(KondoGateConfig(gate_rate=None, price=100.0, max_consecutive_drops=1))
+    log_probs = torch.tensor([-1.0, -3.0])
+    for advantages, kept in [(1, 0), (0, 0), (0, 0), (1, 1), (0, 0), (1, 0), (1, 1)]:
+        assert gate.compute_gate(log_probs, torch.full((2,), float(advantages))).keep.sum() == kept
+
+
+def test_pools_starve_by_themselves():
+    gate = KondoGate(KondoGateConfig(gate_rate=None, price=2.5, max_consecutive_drops=1))
+    log_probs = torch.tensor([[-1.0, -2.0], [-3.0, -1.0]])
+    kept = [gate.compute_gate(log_probs, torch.ones(2, 2), pools=1).keep.tolist() for _ in range(2)]
+    assert kept == [[[False, False], [True, False]], [[False, True], [True, False]]]

@@ -1,0 +1,104 @@
+"""What the gate saves of a step of a language model: a GPT-2 of ten million parameters, 100 rows of 32 tokens, none of
+them padding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from experiments.timing import Step, best, count
+from kondo import KondoGate, KondoGateConfig, KondoTrainer, dg_loss, packing
+from kondo.signals import action_log_probs
+
+ROWS, TOKENS, VOCABULARY, MICRO = 100, 32, 8192, 800
+RATES = (0.03, 0.1, 0.3)
+
+
+def language_model(device: str = "cpu") -> list[dict[str, Any]]:
+    """Seconds, memory and operations of PG, DG, the masked gate and ours."""
+    torch.manual_seed(0)
+    shape = {"n_embd": 320, "n_layer": 6, "n_head": 5, "n_positions": TOKENS, "vocab_size": VOCABULARY}
+    model = GPT2LMHeadModel(GPT2Config(**shape, bos_token_id=0, eos_token_id=0)).to(device)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
+    ids, actions = torch.randint(VOCABULARY, (2, ROWS, TOKENS), device=device)
+    advantages = torch.randn(ROWS, device=device)
+    each = advantages.unsqueeze(-1).expand_as(ids)
+    log_probs = packing.log_probs(model, ids, actions)
+    gate = KondoGate(KondoGateConfig(gate_rate=RATES[0], unit="sequence"))
+
+    def pg(logits: torch.Tensor) -> torch.Tensor:
+        return -(each * action_log_probs(logits, actions)).mean()
+
+    def masked(logits: torch.Tensor) -> torch.Tensor:
+        loss = gate(logits, actions, advantages).gated_policy_loss
+        assert loss is not None
+        return loss
+
+    def everything(loss: Callable[[torch.Tensor], torch.Tensor], move: bool = True) -> Step:
+        def step() -> None:
+            optimizer.zero_grad()
+            loss(model(input_ids=ids).logits).backward()
+            if move:
+                optimizer.step()
+
+        return step
+
+    def ours(rate: float, **given: torch.Tensor) -> Step:
+        config = KondoGateConfig(gate_rate=rate, unit="sequence")
+        trainer = KondoTrainer(model, gate=KondoGate(config), optimizer=optimizer, micro_tokens=MICRO)
+        return lambda: trainer.step(ids, actions, advantages, **given)
+
+    update = ours(RATES[0], log_probs=log_probs)
+    update()  # the optimiser's memory is there before any is counted
+    model.train()
+    steps: dict[str, Step] = {
+        "PG": everything(pg),
+        "DG": everything(lambda logits: dg_loss(logits, actions, each)[0]),
+        "masked gate": everything(masked),
+        **{f"ours {rate:.0%}": ours(rate) for rate in RATES},
+        "ours 3%, rollout's log-probs": update,
+    }
+    counted = {name: count(step, torch.device(device)) for name, step in steps.items()}
+    memory = {name: peak / 2**20 for name, (peak, _) in counted.items()}
+    operations = {name: total / 1e9 for name, (_, total) in counted.items()}
+    parts: dict[str, Step] = {
+        "screen": lambda: packing.log_probs(model, ids, actions, micro_tokens=MICRO),
+        "forward and backward": everything(pg, move=False),
+    }
+    seconds = best(steps | parts, count=1, warmup=0, repeats=2)
+    ideal = seconds["screen"] + RATES[0] * seconds["forward and backward"]
+    table = "; ".join(
+        f"{name}: {seconds[name] * 1e3:.0f} ms, {memory[name]:.0f} MiB, {operations[name]:.0f} GFLOP" for name in steps
+    )
+    size = sum(p.numel() for p in model.parameters()) / 1e6
+    return [
+        {
+            "name": "language model: DG-K(3%) step over the ideal, screen + 3% of forward and backward",
+            "ratio": seconds["ours 3%"] / ideal,
+            "bar": 1.15,
+            "detail": f"GPT-2 of {size:.1f}M parameters, {ROWS} rows of {TOKENS} tokens; screen "
+            f"{seconds['screen'] * 1e3:.0f} ms, forward and backward {seconds['forward and backward'] * 1e3:.0f} ms, "
+            f"ideal {ideal * 1e3:.0f} ms; {table}; the bar is a ceiling",
+        },
+        {
+            "name": "language model: step of the masked gate over ours at 3%, the screen paid for",
+            "ratio": seconds["masked gate"] / seconds["ours 3%"],
+            "bar": 2.0,
+            "detail": f"{operations['masked gate'] / operations['ours 3%']:.2f} times the operations",
+        },
+        {
+            "name": "language model: step of the masked gate over ours at 3%, the rollout's log-probs as screen",
+            "ratio": seconds["masked gate"] / seconds["ours 3%, rollout's log-probs"],
+            "bar": 8.0,
+            "detail": f"{operations['masked gate'] / operations[list(steps)[-1]]:.1f} times the operations",
+        },
+        {
+            "name": "language model: memory that a step of the masked gate adds over what ours at 3% adds",
+            "ratio": memory["masked gate"] / memory["ours 3%"],
+            "bar": 2.0,
+            "detail": f"{memory['masked gate']:.0f} against {memory['ours 3%']:.0f} MiB, beside weights and optimiser",
+        },
+    ]

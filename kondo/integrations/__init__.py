@@ -1,0 +1,1 @@
+"""The gate inside other people's trainers; each module needs the extra of its name, such as `kondo[trl]`."""
