@@ -27,7 +27,7 @@ from kondo.measurement import engine_of
 from kondo.runs import FINISHED, Block, read_status
 from kondo.schema import ConfigError, nearest
 
-CALIBRATION_SECONDS = 15.0
+CALIBRATION_SECONDS = 8.0
 WAIT_SECONDS = 2.0
 """How long to wait before asking again for runs that another process trains."""
 
@@ -61,8 +61,8 @@ def summary(name: str, runs: int, todo: Todo) -> str:
     return f"{name} {runs} runs: {runs - len(todo)} complete, {partial} to resume, {len(todo) - partial} to train"
 
 
-def estimate(todo: Todo, workers: int) -> float:
-    """Seconds that training will take, from a few steps of as many of its cells as a short while allows."""
+def estimate(todo: Todo) -> list[float]:
+    """Seconds that each run will take, from a few steps of as many of their cells as a short while allows."""
     torch.set_num_threads(1)
     timed: dict[str, float] = {}  # cell → seconds per seed, for all its steps
     begun = time.monotonic()
@@ -81,7 +81,7 @@ def estimate(todo: Todo, workers: int) -> float:
         cost = (second - first) / 5 * block.cell.steps + (time.perf_counter() - second) * block.cell.evals
         timed[key] = cost / len(block.seeds)
     usual = sum(timed.values()) / len(timed)
-    return sum(timed.get(job.cell.key(), usual) * len(block.seeds) for job, block in todo) / workers
+    return [timed.get(job.cell.key(), usual) * len(block.seeds) for job, block in todo]
 
 
 def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], where: Launcher) -> dict[Path, str]:
@@ -105,9 +105,12 @@ def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], w
                 if missing:
                     print(summary(f"  {figure}", runs, missing), flush=True)
             if scale != "smoke":
+                costs = estimate(todo)
+                order = sorted(range(len(todo)), key=lambda i: -costs[i])  # the longest first: none is left for the end
+                todo = [todo[i] for i in order]
                 more = any(job.launch.search.key for job, _ in todo)
                 print(
-                    f"about {_duration(estimate(todo, workers))} with {workers} at a time"
+                    f"about {_duration(sum(costs) / workers)} with {workers} at a time"
                     + ("; what a search needs after its first value comes on top" if more else "")
                     + "; safe to interrupt",
                     flush=True,

@@ -73,6 +73,7 @@ def kernels(width: int) -> tuple[Callable[..., None], ...]:
     try:
         from llvmlite import ir
         from numba import njit, types
+        from numba.core import cgutils
         from numba.extending import intrinsic
     except ImportError:
         return ()
@@ -159,10 +160,33 @@ def kernels(width: int) -> tuple[Callable[..., None], ...]:
 
         return types.void(column, value, count, scale, weight, gradient), emit
 
+    @intrinsic
+    def prefetch(typing, address):  # type: ignore[no-untyped-def]
+        """Ask for the cache line at an address ahead of its use."""
+
+        def emit(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            pointer = builder.inttoptr(args[0], ir.IntType(8).as_pointer())
+            kind = ir.FunctionType(ir.VoidType(), [pointer.type, *[ir.IntType(32)] * 3])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            builder.call(function, [pointer, *(ir.Constant(ir.IntType(32), flag) for flag in (0, 3, 1))])
+            return context.get_dummy_value()
+
+        return types.void(address), emit
+
+    @njit
+    def soon(first, column, value, row):  # type: ignore[no-untyped-def]
+        """The entries of a row, which are anywhere in memory, are on their way while another row is worked on."""
+        for at in range(first[row], first[row + 1], 32):
+            prefetch(column + 2 * at)
+        for at in range(first[row], first[row + 1], 64):
+            prefetch(value + at)
+
     @njit
     def ahead(first, column, value, scale, index, seeds, batch, inputs, weight, bias, out):  # type: ignore[no-untyped-def]
         for s in range(seeds):
             for b in range(batch):
+                if b + 1 < batch:
+                    soon(first, column, value, index[s, b + 1])
                 at = first[index[s, b]]
                 gather(
                     column + 2 * at, value + at, first[index[s, b] + 1] - at, scale,
