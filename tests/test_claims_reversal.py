@@ -63,6 +63,8 @@ def test_the_longest_length_is_the_last_before_the_first_that_is_not_solved():
     broken.loc[broken["task.length"] == 5, "error"] = 0.4
     assert set(longest(broken)) == {3.0}
     assert set(longest(frame, "forward", 50.0)) == {0.0}
+    partial = frame[(frame["seed"] != 0) | (frame["task.length"] == 5)]  # a seed of another figure, at one length
+    assert set(longest(partial)) == {8.0}
 
 
 def test_the_order_of_lengths_is_judged_relation_by_relation():

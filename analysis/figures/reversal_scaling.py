@@ -30,7 +30,7 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
             "tried": group["task.length"].max(),
             "step": int(group["step"].max()),
             "forward": group["forward"].max(),
-            "seeds": group["seed"].nunique(),
+            "seeds": len(longest(group)),
             "solved": group["solved"].iloc[0],
             "diverged": group.loc[group["diverged"].notna(), ["cell", "seed"]].drop_duplicates().shape[0],
         }
@@ -47,7 +47,8 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def longest(frame: pd.DataFrame, cost: str = "forward", budget: float = np.inf) -> pd.Series:
-    """By seed, the longest length that was solved within the budget, as all shorter ones were; 0 where none was."""
+    """By seed, the longest length that was solved within the budget, as all shorter ones were; 0 where none was. Seeds
+    that only another figure trained, at some of the lengths, are left out."""
     return _longest(_costs(frame), cost, budget)
 
 
@@ -59,7 +60,7 @@ def _costs(frame: pd.DataFrame) -> pd.DataFrame:
 def _longest(costs: pd.DataFrame, cost: str, budget: float) -> pd.Series:
     solved = costs.assign(solved=costs["reached"] & (costs[cost] <= budget * (1 + 1e-9)))
     table = solved.pivot(index="seed", columns="task.length", values="solved").sort_index(axis=1)
-    unbroken = table.astype(float).fillna(0).cumprod(axis=1)
+    unbroken = table.dropna().astype(float).cumprod(axis=1)
     return (unbroken * table.columns.to_numpy(dtype=float)).max(axis=1)
 
 
