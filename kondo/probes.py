@@ -16,6 +16,7 @@ from kondo.schema import knob, register
 from kondo.signals import delight, taken
 
 if TYPE_CHECKING:
+    from kondo.actors import Batch
     from kondo.engine import Engine
 
 Columns = dict[str, list[Any]]
@@ -117,12 +118,7 @@ def kept(engine: Engine, settings: ProbeSettings) -> Columns:
     """What the gate will keep of the next batch, decision by decision: how surprising they are, and how often right,
     beside all of the batch."""
     learner = engine.learner
-    batch = engine.actor.act(engine.step)
-    log_policy = batch.log_policy
-    if log_policy is None:
-        log_policy = learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions)
-    log_prob = taken(log_policy, batch.actions)
-    advantage = per_entry(learner.advantage(batch, log_policy), log_prob)
+    batch, log_prob, advantage = _coming(engine)
     assert learner.gate is not None
     weight = copy.deepcopy(learner.gate).compute_gate(log_prob, advantage, pools=1).gate_weights
     weight = weight.unsqueeze(-1).expand_as(log_prob) if weight.dim() < log_prob.dim() else weight
@@ -138,12 +134,7 @@ def kept(engine: Engine, settings: ProbeSettings) -> Columns:
 def agreement(engine: Engine, settings: ProbeSettings) -> Columns:
     """Of what the gate would keep of the next batch by exact delight, the share that it keeps by its screen's."""
     learner = engine.learner
-    batch = engine.actor.act(engine.step)
-    log_policy = batch.log_policy
-    if log_policy is None:
-        log_policy = learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions)
-    log_prob = taken(log_policy, batch.actions)
-    advantage = per_entry(learner.advantage(batch, log_policy), log_prob)
+    batch, log_prob, advantage = _coming(engine)
     seen = learner.screen.delight(log_prob, advantage, batch.contexts.inputs, batch.actions, engine.step)
     assert learner.gate is not None
     worthy, chosen = (
@@ -151,6 +142,17 @@ def agreement(engine: Engine, settings: ProbeSettings) -> Columns:
         for chi in (delight(log_prob, advantage), seen)
     )
     return {"recall": ((worthy & chosen).sum(dim=1) / worthy.sum(dim=1)).tolist()}
+
+
+def _coming(engine: Engine) -> tuple[Batch, Tensor, Tensor]:
+    """The next batch as the learner will see it: log π of its actions and their advantage, decision by decision."""
+    learner = engine.learner
+    batch = engine.actor.act(engine.step)
+    log_policy = batch.log_policy
+    if log_policy is None:
+        log_policy = learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions)
+    log_prob = taken(log_policy, batch.actions)
+    return batch, log_prob, per_entry(learner.advantage(batch, log_policy), log_prob)
 
 
 def weighted_quantile(values: Tensor, weights: Tensor, level: float) -> Tensor:
