@@ -14,6 +14,7 @@ import argparse
 import itertools
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from kondo.measurement import engine_of
 from kondo.runs import FINISHED, Block, read_status
 from kondo.schema import ConfigError, nearest
 
-CALIBRATION_SECONDS = 8.0
+CALIBRATION_SECONDS = 10.0
 WAIT_SECONDS = 2.0
 """How long to wait before asking again for runs that another process trains."""
 
@@ -62,26 +63,31 @@ def summary(name: str, runs: int, todo: Todo) -> str:
 
 
 def estimate(todo: Todo) -> list[float]:
-    """Seconds that each run will take, from a few steps of as many of their cells as a short while allows."""
+    """Seconds that each run will take, from a few steps of as many of their cells as a short while allows; a step of
+    another cell is taken to cost what those of its task do on average."""
     torch.set_num_threads(1)
-    timed: dict[str, float] = {}  # cell → seconds per seed, for all its steps
+    timed: dict[str, float] = {}  # cell → seconds per step and seed, evaluations included
+    of_task: defaultdict[str, list[float]] = defaultdict(list)
     begun = time.monotonic()
-    stride = max(1, len(todo) // 20)
+    stride = max(1, len(todo) // 40)
     for job, block in todo[::stride] + todo:
-        key = job.cell.key()
+        key, cell = job.cell.key(), block.cell
         if key in timed or time.monotonic() - begun > CALIBRATION_SECONDS:
             continue
-        engine = engine_of(block.cell, list(block.seeds), job.launch.device, job.launch.data)
+        engine = engine_of(cell, list(block.seeds), job.launch.device, job.launch.data)
         engine.advance()
         first = time.perf_counter()
-        for _ in range(5):
+        for _ in range(3):
             engine.advance()
         second = time.perf_counter()
         engine.evaluate()
-        cost = (second - first) / 5 * block.cell.steps + (time.perf_counter() - second) * block.cell.evals
-        timed[key] = cost / len(block.seeds)
-    usual = sum(timed.values()) / len(timed)
-    return [timed.get(job.cell.key(), usual) * len(block.seeds) for job, block in todo]
+        evaluations = (time.perf_counter() - second) * cell.evals / cell.steps
+        timed[key] = ((second - first) / 3 + evaluations) / len(block.seeds)
+        of_task[type(cell.task).__name__].append(timed[key])
+    usual = {task: sum(costs) / len(costs) for task, costs in of_task.items()}
+    usual_of_all = sum(timed.values()) / len(timed)
+    each = [timed.get(job.cell.key(), usual.get(type(job.cell.task).__name__, usual_of_all)) for job, _ in todo]
+    return [cost * block.cell.steps * len(block.seeds) for cost, (_, block) in zip(each, todo, strict=True)]
 
 
 def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], where: Launcher) -> dict[Path, str]:
