@@ -95,9 +95,15 @@ def main() -> int:
             run(jobs[0])
             return 0
         figure = next((word.partition("=")[2] for word in overrides if word.startswith("experiment=")), None)
-        if figure:
-            write_plan(figure, jobs)
-        return run_sweep(jobs, where)
+        failed, tried = 0, set[str]()
+        while new := [todo for todo in jobs if todo.cell.key() not in tried]:
+            if figure:
+                write_plan(figure, jobs)
+            failed |= run_sweep(new, where)
+            tried |= {todo.cell.key() for todo in new}
+            if jobs[0].launch.search.key is not None:  # what it needs next depends on what came out
+                jobs = sweep(overrides)
+        return failed
     except ConfigError as error:
         sys.exit(f"error: {error}")
     except OSError as error:

@@ -127,6 +127,12 @@ def test_a_search_climbs_where_a_value_is_solved_and_goes_on_from_its_logs(tmp_p
         sweep(["search.key=task.arms"])
 
 
+def test_one_command_climbs_a_search_to_its_end(tmp_path):
+    words = ["-m", f"runs={tmp_path}", "search.key=task.arms", "search.values=[2,5]", "search.solved=1", "method=pg,dg"]
+    assert run(*words).count("done") == 4
+    assert run(*words).count("complete, skipped") == 4
+
+
 def test_a_cell_that_two_figures_share_gets_the_seeds_of_the_one_that_wants_more(tmp_path):
     words = ["task=bandit", "method=pg", f"runs={tmp_path}"]
     many, few = single([*words, "seeds=3"]), single([*words, "seeds=2"])
