@@ -63,20 +63,9 @@ class _Linear(torch.autograd.Function):
         return None, None, weight, gradient.sum(dim=1, keepdim=True)
 
 
-@functools.cache
-def kernels(width: int) -> tuple[Callable[..., None], ...]:
-    """The layer with `width` outputs and its gradient, compiled for this machine; none without numba.
-
-    LLVM does not by itself keep a row of outputs in registers while it goes through the entries, which is worth a
-    factor of two or more; so the innermost loop is spelled out, on vectors of at most 16 numbers that make up a row.
-    """
-    try:
-        from llvmlite import ir
-        from numba import njit, types
-        from numba.core import cgutils
-        from numba.extending import intrinsic
-    except ImportError:
-        return ()
+def vectors(width: int) -> tuple[Callable[..., list[Any]], Callable[..., Any]]:
+    """For code in LLVM's own language: rows of `width` numbers as vectors of at most 16, and their sums."""
+    from llvmlite import ir
 
     real, whole = ir.FloatType(), ir.IntType(64)
     pieces, offset = [], 0
@@ -98,6 +87,27 @@ def kernels(width: int) -> tuple[Callable[..., None], ...]:
         spread = builder.insert_element(undefined, number, ir.Constant(ir.IntType(32), 0))
         spread = builder.shuffle_vector(spread, undefined, zeros)
         return builder.fadd(builder.fmul(spread, x, flags=["contract"]), y, flags=["contract"])
+
+    return parts, add
+
+
+@functools.cache
+def kernels(width: int) -> tuple[Callable[..., None], ...]:
+    """The layer with `width` outputs and its gradient, compiled for this machine; none without numba.
+
+    LLVM does not by itself keep a row of outputs in registers while it goes through the entries, which is worth a
+    factor of two or more; so the innermost loop is spelled out, on vectors of at most 16 numbers that make up a row.
+    """
+    try:
+        from llvmlite import ir
+        from numba import njit, types
+        from numba.core import cgutils
+        from numba.extending import intrinsic
+    except ImportError:
+        return ()
+
+    parts, add = vectors(width)
+    real, whole = ir.FloatType(), ir.IntType(64)
 
     def entries(builder: Any, carried: list[Any], body: Callable[..., list[Any]], args: tuple[Any, ...]) -> list[Any]:
         """The loop over the entries of one row of the table: body(value, address of its weights, carried) → carried"""
