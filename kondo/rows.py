@@ -191,7 +191,9 @@ def kernels(width: int) -> tuple[Callable[..., None], ...]:
         for at in range(first[row], first[row + 1], 64):
             prefetch(value + at)
 
-    @njit
+    common = (types.int64[::1], types.int64, types.int64, types.float32, types.int64[:, ::1], *[types.int64] * 3)
+
+    @njit(types.void(*common, *[types.int64] * 3))  # compiled now, not while something is timed
     def ahead(first, column, value, scale, index, seeds, batch, inputs, weight, bias, out):  # type: ignore[no-untyped-def]
         for s in range(seeds):
             for b in range(batch):
@@ -203,7 +205,7 @@ def kernels(width: int) -> tuple[Callable[..., None], ...]:
                     weight + 4 * width * inputs * s, bias + 4 * width * s, out + 4 * width * (s * batch + b),
                 )  # fmt: skip
 
-    @njit
+    @njit(types.void(*common, *[types.int64] * 2))
     def back(first, column, value, scale, index, seeds, batch, inputs, gradient, weight):  # type: ignore[no-untyped-def]
         for s in range(seeds):
             for b in range(batch):

@@ -72,11 +72,11 @@ class Tree:
 def branch() -> Callable[..., Any] | None:
     """What `grow` does, compiled for this machine; none without numba."""
     try:
-        from numba import njit
+        from numba import int64, njit
     except ImportError:
         return None
 
-    @njit
+    @njit((int64[:, :, ::1], int64[:, ::1], int64[:, :, ::1], int64, int64, int64))
     def grow(tokens, end, old_path, vocab, nodes, places):  # type: ignore[no-untyped-def]
         seeds, rows, k = tokens.shape
         at = np.empty_like(tokens)
@@ -214,7 +214,10 @@ def compiled(size: int) -> tuple[Callable[..., None], ...]:
         """The address of a row of x. [S, …, …]"""
         return x.ctypes.data + 4 * ((s * x.shape[1] + node) * x.shape[2] + column)
 
-    @njit
+    rows = types.float32[:, :, ::1], types.int64, types.int64
+    kind = types.void(types.float32[:, :, :, ::1], *rows, rows[0], rows[2], types.int64[:, :, ::1], types.int64[::1])
+
+    @njit(kind)  # compiled now, not while something is timed
     def dot(weight, x, node, column, y, y_column, path, seen):  # type: ignore[no-untyped-def]
         """weight[s, i, h, j] = x[s, i, h] · y[s, path[s, i, j], h]"""
         for s in range(len(path)):
@@ -225,7 +228,7 @@ def compiled(size: int) -> tuple[Callable[..., None], ...]:
                     for h in range(weight.shape[2]):
                         weight[s, i, h, j] = product(own + 4 * size * h, other + 4 * size * h)
 
-    @njit
+    @njit(kind)
     def mix(weight, x, node, column, y, y_column, path, seen):  # type: ignore[no-untyped-def]
         """x[s, i, h] += Σ_j weight[s, i, h, j] · y[s, path[s, i, j], h]"""
         for s in range(len(path)):
@@ -236,7 +239,7 @@ def compiled(size: int) -> tuple[Callable[..., None], ...]:
                     for h in range(weight.shape[2]):
                         accumulate(weight[s, i, h, j], other + 4 * size * h, own + 4 * size * h)
 
-    @njit
+    @njit(kind)
     def spread(weight, x, node, column, y, y_column, path, seen):  # type: ignore[no-untyped-def]
         """y[s, path[s, i, j], h] += weight[s, i, h, j] · x[s, i, h]"""
         for s in range(len(path)):
