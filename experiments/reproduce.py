@@ -94,8 +94,11 @@ def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], w
     """Plan, train, and plan again, until nothing new is needed. Returns what went wrong, by run folder."""
     trouble: dict[Path, str] = {}
     workers = getattr(where, "n_jobs", 1) or cores()
+    jobs: dict[str, list[Job]] = {}
     for again in itertools.count():
-        jobs = {figure: plan(figure, scale, overrides) for figure in figures}
+        for figure in figures:
+            if not again or any(job.launch.search.key for job in jobs[figure]):  # else nothing changes what it needs
+                jobs[figure] = plan(figure, scale, overrides)
         runs, todo = unfinished(job for each in jobs.values() for job in each)
         todo = [pair for pair in todo if folder(*pair) not in trouble]
         if again and not todo:
