@@ -239,8 +239,8 @@ def cached() -> list[dict[str, Any]]:
             "name": "reversal, H = 30: decoding by repeated full passes over decoding from a cache",
             "ratio": times["repeated"] / times["cached"],
             "bar": 3.0,
-            "detail": f"{times['repeated'] * 1e3:.0f} ms against {times['cached'] * 1e3:.0f} ms for one seed; a prompt "
-            "passes once per group in both",
+            "detail": f"{times['repeated'] * 1e3:.0f} ms against {times['cached'] * 1e3:.0f} ms for one seed; what "
+            "answers begin with in common passes once in both",
         }
     ]
 

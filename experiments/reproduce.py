@@ -90,6 +90,19 @@ def estimate(todo: Todo) -> list[float]:
     return [cost * block.cell.steps * len(block.seeds) for cost, (_, block) in zip(each, todo, strict=True)]
 
 
+def in_order(todo: Todo, costs: Sequence[float]) -> Todo:
+    """The longest first, so that none is left for the end, and all tasks at once: runs of the same task side by side
+    want the same of the machine."""
+    total: defaultdict[str, float] = defaultdict(float)
+    position = []
+    for cost, pair in sorted(zip(costs, todo, strict=True), key=lambda each: -each[0]):
+        task = type(pair[0].cell.task).__name__
+        position.append((total[task], task, pair))
+        total[task] += cost
+    position.sort(key=lambda each: each[0] / total[each[1]])
+    return [pair for _, _, pair in position]
+
+
 def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], where: Launcher) -> dict[Path, str]:
     """Plan, train, and plan again, until nothing new is needed. Returns what went wrong, by run folder."""
     trouble: dict[Path, str] = {}
@@ -115,8 +128,7 @@ def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], w
                     print(summary(f"  {figure}", runs, missing), flush=True)
             if scale != "smoke":
                 costs = estimate(todo)
-                order = sorted(range(len(todo)), key=lambda i: -costs[i])  # the longest first: none is left for the end
-                todo = [todo[i] for i in order]
+                todo = in_order(todo, costs)
                 more = any(job.launch.search.key for job, _ in todo)
                 print(
                     f"about {_duration(sum(costs) / workers)} with {workers} at a time"

@@ -90,9 +90,14 @@ class Transformer:
         return actions, log_policy
 
     def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor) -> Tensor:
-        """log π of every token of given answers, [S, P, H] and [S, P·G, T] → [S, P·G, T, M]; G = B / P."""
+        """log π of every token of given answers, [S, P, H] and [S, P·G, T] → [S, P·G, T, M]; G = B / P.
+
+        In a graph answers share their prompt alone, so that the time of a backward pass tells what it would be where
+        answers are seldom alike: with two letters they often are, and what a gate saves would seem less.
+        """
         asked = inputs.repeat_interleave(actions.shape[1] // inputs.shape[1], dim=1)
-        tree = Tree(self.vocab, self.prompt + self.answer - 1)
+        apart = self.prompt if torch.is_grad_enabled() else None
+        tree = Tree(self.vocab, self.prompt + self.answer - 1, apart)
         tree.grow(torch.cat([asked, actions[..., :-1]], dim=-1))
         nodes = self._pass(parameters, self._weights(parameters), tree)
         before = itertools.accumulate(tree.sizes[self.prompt - 1 : -1], initial=0)

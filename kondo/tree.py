@@ -34,9 +34,10 @@ class Tree:
     at: Tensor  # [S, B, k]: where among the nodes of each place every sequence is
     sizes: list[int]  # nodes at each of these k places
 
-    def __init__(self, vocab: int, length: int) -> None:
-        """length: L, how many tokens a sequence will have."""
+    def __init__(self, vocab: int, length: int, apart: int | None = None) -> None:
+        """length: L, how many tokens a sequence will have; apart: the place from which on each has nodes of its own."""
         self.vocab, self.length = vocab, length
+        self.apart = length if apart is None else apart
         self.first, self.nodes, self.places = 0, 0, 0
         """Nodes before those that grew last; all nodes; all places."""
 
@@ -48,7 +49,7 @@ class Tree:
         shared = branch() if tokens.device.type == "cpu" else None
         if shared is not None:
             arrays = (x.contiguous().numpy() for x in (tokens, end, ends))
-            grown = map(torch.from_numpy, shared(*arrays, self.vocab, self.nodes, self.places))
+            grown = map(torch.from_numpy, shared(*arrays, self.vocab, self.nodes, self.places, self.apart))
             self.at, sizes, self.tokens, self.path = grown
             self.sizes = sizes.tolist()
         else:
@@ -76,8 +77,8 @@ def branch() -> Callable[..., Any] | None:
     except ImportError:
         return None
 
-    @njit((int64[:, :, ::1], int64[:, ::1], int64[:, :, ::1], int64, int64, int64))
-    def grow(tokens, end, old_path, vocab, nodes, places):  # type: ignore[no-untyped-def]
+    @njit((int64[:, :, ::1], int64[:, ::1], int64[:, :, ::1], *[int64] * 4))
+    def grow(tokens, end, old_path, vocab, nodes, places, apart):  # type: ignore[no-untyped-def]
         seeds, rows, k = tokens.shape
         at = np.empty_like(tokens)
         sizes = np.zeros(k, np.int64)
@@ -89,7 +90,7 @@ def branch() -> Callable[..., Any] | None:
                 size = 0
                 for b in range(rows):
                     code = (at[s, b, place - 1] if place else end[s, b]) * vocab + tokens[s, b, place]
-                    if table[code] < 0:
+                    if table[code] < 0 or places + place >= apart:
                         table[code] = size
                         fresh[s, b, place] = True
                         size += 1
@@ -134,14 +135,14 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int, first: int, path: Tensor, seen: Tensor) -> Tensor:
         dot, mix, _ = compiled(qkv.shape[-1] // (3 * heads))
-        width = qkv.shape[-1] // 3
-        (seeds, nodes, _), memory, ways = path.shape, qkv.detach().numpy(), (path.numpy(), seen.numpy())
+        (seeds, nodes, _), width = path.shape, qkv.shape[-1] // 3
+        memory, ways = qkv.detach().numpy(), (first, path.numpy(), seen.numpy())
         room = math.ceil(int(seen[-1]) / LANES) * LANES
         share = qkv.new_full((seeds, nodes, heads, room), -torch.inf)
-        dot(share.numpy(), memory, first, 0, memory, width, *ways)
+        dot(share.numpy(), memory, *ways)
         share = share.softmax(dim=-1)
         found = qkv.new_zeros(seeds, nodes, width)
-        mix(share.numpy(), found.numpy(), 0, 0, memory, 2 * width, *ways)
+        mix(share.numpy(), found.numpy(), memory, *ways)
         ctx.save_for_backward(qkv, share, path, seen)
         ctx.first = first
         return found
@@ -149,17 +150,10 @@ class _Attend(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None, None]:
         qkv, share, path, seen = ctx.saved_tensors
-        dot, mix, spread = compiled(qkv.shape[-1] // (3 * share.shape[2]))
-        width, first, memory, ways = qkv.shape[-1] // 3, ctx.first, qkv.detach().numpy(), (path.numpy(), seen.numpy())
-        gradient = gradients[0].contiguous().numpy()
-        score = torch.zeros_like(share)
-        dot(score.numpy(), gradient, 0, 0, memory, 2 * width, *ways)
-        score = torch._softmax_backward_data(score, share, -1, torch.float32)
-        moved = torch.zeros_like(qkv)
-        target = moved.numpy()
-        spread(share.numpy(), gradient, 0, 0, target, 2 * width, *ways)
-        spread(score.numpy(), memory, first, 0, target, width, *ways)
-        mix(score.numpy(), target, first, 0, memory, width, *ways)
+        _, _, back = compiled(qkv.shape[-1] // (3 * share.shape[2]))
+        moved, gradient = torch.zeros_like(qkv), gradients[0].contiguous()
+        arrays = (x.detach().numpy() for x in (share, gradient, moved, qkv))
+        back(*arrays, ctx.first, path.numpy(), seen.numpy())
         return moved, None, None, None, None
 
 
@@ -167,8 +161,7 @@ class _Attend(torch.autograd.Function):
 def compiled(size: int) -> tuple[Callable[..., None], ...]:
     """Sums over paths, with heads of `size` numbers, compiled for this machine; none without numba.
 
-    x is at nodes of its own, from some node on; y at the nodes of paths; both from some column on. What is done to one
-    head is spelled out for LLVM, which else takes ten times as long.
+    What is done to one head of one node is spelled out for LLVM, which else takes ten times as long.
     """
     try:
         from llvmlite import ir
@@ -211,43 +204,61 @@ def compiled(size: int) -> tuple[Callable[..., None], ...]:
 
     @njit
     def place(x, s, node, column):  # type: ignore[no-untyped-def]
-        """The address of a row of x. [S, …, …]"""
+        """The address of a row of x, [S, …, …], from a column on."""
         return x.ctypes.data + 4 * ((s * x.shape[1] + node) * x.shape[2] + column)
 
-    rows = types.float32[:, :, ::1], types.int64, types.int64
-    kind = types.void(types.float32[:, :, :, ::1], *rows, rows[0], rows[2], types.int64[:, :, ::1], types.int64[::1])
+    rows, shares = types.float32[:, :, ::1], types.float32[:, :, :, ::1]
+    ways = types.int64, types.int64[:, :, ::1], types.int64[::1]
+    step = 4 * size
 
-    @njit(kind)  # compiled now, not while something is timed
-    def dot(weight, x, node, column, y, y_column, path, seen):  # type: ignore[no-untyped-def]
-        """weight[s, i, h, j] = x[s, i, h] · y[s, path[s, i, j], h]"""
+    @njit(types.void(shares, rows, *ways))  # compiled now, not while something is timed
+    def dot(score, qkv, first, path, seen):  # type: ignore[no-untyped-def]
+        """score[s, i, h, j] = query[s, first + i, h] · key[s, path[s, i, j], h]"""
+        width = qkv.shape[2] // 3
         for s in range(len(path)):
             for i in range(path.shape[1]):
-                own = place(x, s, node + i, column)
+                query = place(qkv, s, first + i, 0)
                 for j in range(seen[i]):
-                    other = place(y, s, path[s, i, j], y_column)
-                    for h in range(weight.shape[2]):
-                        weight[s, i, h, j] = product(own + 4 * size * h, other + 4 * size * h)
+                    key = place(qkv, s, path[s, i, j], width)
+                    for h in range(score.shape[2]):
+                        score[s, i, h, j] = product(query + step * h, key + step * h)
 
-    @njit(kind)
-    def mix(weight, x, node, column, y, y_column, path, seen):  # type: ignore[no-untyped-def]
-        """x[s, i, h] += Σ_j weight[s, i, h, j] · y[s, path[s, i, j], h]"""
+    @njit(types.void(shares, rows, rows, *ways))
+    def mix(share, found, qkv, first, path, seen):  # type: ignore[no-untyped-def]
+        """found[s, i, h] += Σ_j share[s, i, h, j] · value[s, path[s, i, j], h]"""
+        width = qkv.shape[2] // 3
         for s in range(len(path)):
             for i in range(path.shape[1]):
-                own = place(x, s, node + i, column)
+                own = place(found, s, i, 0)
                 for j in range(seen[i]):
-                    other = place(y, s, path[s, i, j], y_column)
-                    for h in range(weight.shape[2]):
-                        accumulate(weight[s, i, h, j], other + 4 * size * h, own + 4 * size * h)
+                    value = place(qkv, s, path[s, i, j], 2 * width)
+                    for h in range(share.shape[2]):
+                        accumulate(share[s, i, h, j], value + step * h, own + step * h)
 
-    @njit(kind)
-    def spread(weight, x, node, column, y, y_column, path, seen):  # type: ignore[no-untyped-def]
-        """y[s, path[s, i, j], h] += weight[s, i, h, j] · x[s, i, h]"""
+    @njit(types.void(shares, rows, rows, rows, *ways))
+    def back(share, gradient, moved, qkv, first, path, seen):  # type: ignore[no-untyped-def]
+        """Adds to moved the gradient with respect to qkv, given that with respect to what was found."""
+        width, heads = qkv.shape[2] // 3, share.shape[2]
+        score = np.empty((heads, share.shape[3]), np.float32)
         for s in range(len(path)):
             for i in range(path.shape[1]):
-                own = place(x, s, node + i, column)
+                up = place(gradient, s, i, 0)
                 for j in range(seen[i]):
-                    other = place(y, s, path[s, i, j], y_column)
-                    for h in range(weight.shape[2]):
-                        accumulate(weight[s, i, h, j], own + 4 * size * h, other + 4 * size * h)
+                    value = place(qkv, s, path[s, i, j], 2 * width)
+                    for h in range(heads):
+                        score[h, j] = product(up + step * h, value + step * h)
+                for h in range(heads):
+                    mean = np.float32(0)
+                    for j in range(seen[i]):
+                        mean += share[s, i, h, j] * score[h, j]
+                    for j in range(seen[i]):
+                        score[h, j] = share[s, i, h, j] * (score[h, j] - mean)
+                query, to_query = place(qkv, s, first + i, 0), place(moved, s, first + i, 0)
+                for j in range(seen[i]):
+                    key, to_key = place(qkv, s, path[s, i, j], width), place(moved, s, path[s, i, j], width)
+                    for h in range(heads):
+                        accumulate(score[h, j], key + step * h, to_query + step * h)
+                        accumulate(score[h, j], query + step * h, to_key + step * h)
+                        accumulate(share[s, i, h, j], up + step * h, to_key + 4 * width + step * h)
 
-    return dot, mix, spread
+    return dot, mix, back

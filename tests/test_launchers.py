@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from experiments import launchers, runs
-from experiments.compose import ROOT, sweep
+from experiments.compose import ROOT, single, sweep
 from experiments.launchers import Basic, Joblib, launcher
+from experiments.reproduce import in_order
 from experiments.train import outcomes, train_all
 from kondo.schema import ConfigError
 from tests.test_runs import log_of
@@ -188,3 +189,11 @@ def test_a_runs_folder_that_cannot_be_written_is_named(tmp_path):
     assert process.returncode == 1
     assert trouble.startswith("error: ")
     assert "/sys/kondo" in trouble
+
+
+def test_long_runs_come_first_and_tasks_are_mixed():
+    cells = [single(["task=bandit"]), single(["task=reversal", "scale=smoke"])]
+    todo = [(cells[task], cells[task].blocks()[0]) for task in (0, 0, 0, 0, 1, 1)]
+    costs = [1.0, 4.0, 2.0, 3.0, 50.0, 150.0]
+    ordered = [costs[[id(pair) for pair in todo].index(id(pair))] for pair in in_order(todo, costs)]
+    assert ordered == [150.0, 4.0, 3.0, 2.0, 50.0, 1.0]

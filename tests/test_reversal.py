@@ -138,10 +138,14 @@ def test_what_sequences_begin_with_in_common_goes_through_the_model_once(model, 
     nodes = [max(each) for each in zip(*map(beginnings, begun), strict=True)]
     passes = [[sum(nodes[:6])] * 5 + [nodes[5]], *([n] * 6 for n in nodes[6:])]  # twice a layer
     assert seen == [n for one in passes for n in one]
-    seen.clear()
-    policy.log_policy(parameters, prompts, actions)
-    assert seen == [sum(nodes)] * 5 + [sum(nodes[5:])]
     assert sum(nodes) < 4 * 6 + 12 * 5
+    seen.clear()
+    with torch.no_grad():
+        policy.log_policy(parameters, prompts, actions)
+    assert seen == [sum(nodes)] * 5 + [sum(nodes[5:])]
+    seen.clear()
+    policy.log_policy(parameters, prompts, actions)  # in a graph, only prompts
+    assert seen == [sum(nodes[:6]) + 12 * 5] * 5 + [nodes[5] + 12 * 5]
 
 
 def test_without_numba_sequences_are_kept_apart_and_nothing_else_changes(model, monkeypatch):
