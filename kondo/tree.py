@@ -89,6 +89,8 @@ def branch() -> Callable[..., Any] | None:
                 table[:] = -1
                 size = 0
                 for b in range(rows):
+                    if tokens[s, b, place] < 0 or tokens[s, b, place] >= vocab:
+                        raise IndexError("a token that is not in the vocabulary")
                     code = (at[s, b, place - 1] if place else end[s, b]) * vocab + tokens[s, b, place]
                     if table[code] < 0 or places + place >= apart:
                         table[code] = size

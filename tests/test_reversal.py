@@ -128,6 +128,12 @@ def test_a_tree_has_a_node_for_every_beginning_and_the_way_there(vocab):
                 assert torch.equal(tokens[seed, way], sequences[seed, row, : 5 + k])
 
 
+@pytest.mark.parametrize("token", [-1, 3])
+def test_a_token_outside_the_vocabulary_is_refused(token):
+    with pytest.raises(IndexError, match="vocabulary"):
+        Tree(3, 2).grow(torch.tensor([[[0, 1], [2, token]]]))
+
+
 def test_what_sequences_begin_with_in_common_goes_through_the_model_once(model, monkeypatch):
     policy, parameters, streams, prompts, _, _ = model
     seen = []
