@@ -8,7 +8,9 @@ OVERRIDES ?=
 RUNS ?= runs
 LAUNCHER ?= joblib
 BIN := $(VENV)/bin
+SUITE := $(VENV)/.suite
 READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help setup reproduce figures report test peer-test bench lint format clean
@@ -17,22 +19,26 @@ help: ## show this help
 	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder] [LAUNCHER=name]"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: $(READY) ## virtual environment with everything installed (all targets do this themselves)
+setup: $(READY) ## virtual environment with everything installed (all targets do what they need of this themselves)
 
 # torch comes first and pinned, so that nothing else pulls in another build of it.
-$(READY): pyproject.toml constraints.txt
+$(SUITE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP) torch
+	$(PIP) --editable '.[experiments]'
 	touch $@
 
-reproduce: $(READY) ## train what the figures need, draw them, judge the claims; resumable
+$(READY): $(SUITE)
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+reproduce: $(if $(filter joblib,$(LAUNCHER)),$(SUITE),$(READY)) ## train what the figures need, draw them, judge the claims; resumable
 	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) runs=$(RUNS) hydra/launcher=$(LAUNCHER) $(OVERRIDES)
 
-figures: $(READY) ## redraw figures from logs alone
+figures: $(SUITE) ## redraw figures from logs alone
 	$(BIN)/python -m analysis.draw $(FIGURES) --runs $(RUNS) --scale $(SCALE)
 
-report: $(READY) ## judge the claims and write the report from logs alone; COMPARE=other/runs shows two sets of logs
+report: $(SUITE) ## judge the claims and write the report from logs alone; COMPARE=other/runs shows two sets of logs
 	$(BIN)/python -m analysis.report --runs $(RUNS) --scale $(SCALE) $(if $(COMPARE),--compare $(COMPARE))
 
 test: $(READY) ## the whole test suite

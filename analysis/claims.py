@@ -122,6 +122,23 @@ def span(interval: Interval, form: str = ".2%") -> str:
     return f"{interval.mean:{form}} ({interval.low:{form}} to {interval.high:{form}})"
 
 
+def points(interval: Interval) -> str:
+    """A difference of two shares, which is never more than a hundred points."""
+    mean, low, high = (100 * min(max(each, -1.0), 1.0) for each in (interval.mean, interval.low, interval.high))
+    return f"{mean:.2f} points ({low:.2f} to {high:.2f})"
+
+
+def times(factor: Interval) -> str:
+    """A factor with its interval, in three digits, however large or small."""
+    mean, low, high = (f"{float(f'{each:.3g}'):,.10g}" for each in (factor.mean, factor.low, factor.high))
+    return f"{mean} times ({low} to {high})"
+
+
+def share(value: float) -> str:
+    """A share in percent, in three digits, however small."""
+    return f"{100 * value:.3g}%"
+
+
 def scope(frame: pd.DataFrame, errors: pd.DataFrame) -> dict[str, int]:
     return {"seeds": int(errors.count().min()), "steps": int(frame["steps"].max())}
 
@@ -152,9 +169,9 @@ def gate_dominates(frame: pd.DataFrame) -> Finding:
         held = [below(difference, 0) for difference in tried.values()]
         dominated.append(True if any(held) else None if None in held else False)
     detail = "; ".join(
-        f"{gate} against {reference}: error {errors[gate].mean():.3g} against {errors[reference].mean():.3g}, "
-        f"with {share:.0%} of the backward passes"
-        for reference, gate, _, share in results
+        f"{gate} against {reference}: error {share(errors[gate].mean())} against "
+        f"{share(errors[reference].mean())}, with {part:.0%} of the backward passes"
+        for reference, gate, _, part in results
     )
     hardest = max((difference for _, _, difference, _ in results), key=lambda each: each.high, default=None)
     return Finding(
@@ -183,8 +200,8 @@ def gate_matches_dg(frame: pd.DataFrame) -> Finding:
     ratios = {name: ratio(costs[name], costs["DG-K ρ=3%"]) for name in ("PG", "DG")}
     return Finding(
         verdict(below(gap, MARGIN), reaches(ratios["PG"], 100)),
-        f"final error {errors['DG-K ρ=3%'].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference {span(gap)}; "
-        f"{span(ratios['DG'], '.3g')}× fewer backward passes to 5% than DG, {span(ratios['PG'], '.3g')}× than PG",
+        f"final error {errors['DG-K ρ=3%'].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference {points(gap)}; "
+        f"backward passes to 5% error: DG {times(ratios['DG'])} as many, PG {times(ratios['PG'])}",
         ratios["PG"].mean,
         (ratios["PG"].low, ratios["PG"].high),
         **scope(frame, errors),
@@ -212,8 +229,8 @@ def gate_is_cheaper(frame: pd.DataFrame) -> Finding:
     late = int((~_reached(frame)["PG"]).sum())
     return Finding(
         verdict(reaches(dg, 2), reaches(factors["DG-K", 4], 6), reaches(factors["DG-K", 8], 10)),
-        f"DG at least {span(dg, '.3g')}× at every c; DG-K {span(factors['DG-K', 4], '.3g')}× at c = 4, "
-        f"{span(factors['DG-K', 8], '.3g')}× at c = 8"
+        f"cheaper than PG: DG at least {times(dg)} at every c; DG-K {times(factors['DG-K', 4])} at c = 4, "
+        f"{times(factors['DG-K', 8])} at c = 8"
         + (f"; lower bounds, as {late} seeds of PG never reached 5%" if late else ""),
         factors["DG-K", 4].mean,
         (factors["DG-K", 4].low, factors["DG-K", 4].high),
@@ -241,7 +258,7 @@ def delight_ranks_best(frame: pd.DataFrame) -> Finding:
     return Finding(
         verdict(*(below(gap, 0) for gap in gaps.values())),
         f"delight {errors['delight'].mean():.2%}; beats {len(beaten)} of {len(others)}; closest: {closest} at "
-        f"{errors[closest].mean():.2%}, difference {span(gaps[closest])}",
+        f"{errors[closest].mean():.2%}, difference {points(gaps[closest])}",
         gaps[closest].mean,
         (gaps[closest].low, gaps[closest].high),
         **scope(frame, errors),
@@ -265,7 +282,7 @@ def noise_is_tolerated(frame: pd.DataFrame) -> Finding:
     more = paired(errors["dgk", 0.5] - errors["dgk", 0.0], errors["dg", 0.5] - errors["dg", 0.0])
     return Finding(
         verdict(below(rises["dg"], MARGIN), below(negated(more), 0)),
-        f"at 50% noise DG's error rises by {span(rises['dg'])}, DG-K's by {span(rises['dgk'])}",
+        f"at 50% noise DG's error rises by {points(rises['dg'])}, DG-K's by {points(rises['dgk'])}",
         more.mean,
         (more.low, more.high),
         **scope(exact, errors),
@@ -344,7 +361,7 @@ def importance_sampling_is_no_substitute(frame: pd.DataFrame) -> Finding:
     last = gaps[delays[-1]]
     return Finding(
         verdict(*(below(gap, 0) for gap in gaps.values())),
-        "DG minus IS-PG: " + "; ".join(f"D = {delay:g}: {span(gap)}" for delay, gap in gaps.items()),
+        "DG minus IS-PG: " + "; ".join(f"D = {delay:g}: {points(gap)}" for delay, gap in gaps.items()),
         last.mean,
         (last.low, last.high),
         **scope(stale, errors),

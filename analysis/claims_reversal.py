@@ -16,10 +16,12 @@ from analysis.claims import (
     costs_until,
     labelled,
     negated,
+    points,
     ratio,
     reaches,
     scope,
-    span,
+    share,
+    times,
     too_few,
     verdict,
 )
@@ -38,7 +40,7 @@ LEVEL = 0.25
     "J9",
     "Reversal, H = 10, M = 2: DG-K at 3% tracks DG per forward pass, needs far fewer backward passes, and PG, PPO and "
     "PMPO are far behind",
-    "Fig. 8",
+    "shown in Fig. 8",
     "reversal_forward_backward",
 )
 def gate_tracks_dg(frame: pd.DataFrame) -> Finding:
@@ -54,8 +56,8 @@ def gate_tracks_dg(frame: pd.DataFrame) -> Finding:
     behind = {other: paired(errors[ours], errors[other]) for other in others}
     return Finding(
         verdict(below(gap, MARGIN), reaches(fewer, 33), *(below(each, -MARGIN) for each in behind.values())),
-        f"final error {errors[ours].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference {span(gap)}; "
-        f"{span(fewer, '.3g')}× fewer backward passes to 5% than DG; "
+        f"final error {errors[ours].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference {points(gap)}; "
+        f"backward passes to 5% error: DG {times(fewer)} as many; "
         + ", ".join(f"{other} ends at {errors[other].mean():.1%}" for other in others),
         fewer.mean,
         (fewer.low, fewer.high),
@@ -66,7 +68,7 @@ def gate_tracks_dg(frame: pd.DataFrame) -> Finding:
 @claim(
     "J10",
     "Reversal: the longest H solved within a budget is DG-K ≥ DG ≫ PMPO > PPO > PG, by forward and by backward passes",
-    "Fig. 10",
+    "shown in Fig. 10",
     "reversal_scaling",
 )
 def gate_goes_farthest(frame: pd.DataFrame) -> Finding:
@@ -95,7 +97,12 @@ def gate_goes_farthest(frame: pd.DataFrame) -> Finding:
     )
 
 
-@claim("J11", "Reversal: a fixed ρ is too aggressive for large M; λ = 0 adapts", "Fig.", "reversal_rate_vs_vocab")
+@claim(
+    "J11",
+    "Reversal: a fixed ρ is too aggressive for large M; λ = 0 adapts",
+    "shown in a figure",
+    "reversal_rate_vs_vocab",
+)
 def price_adapts(frame: pd.DataFrame) -> Finding:
     """At the largest vocabulary: ρ = 3% ends above λ = 0, and λ = 0 less than half a point above DG, both at 95%."""
     largest = frame["task.vocab"].max()
@@ -107,7 +114,7 @@ def price_adapts(frame: pd.DataFrame) -> Finding:
         verdict(below(rate, 0), below(price, MARGIN)),
         f"M = {largest}: "
         + ", ".join(f"{each} {errors[each].mean():.1%}" for each in errors)
-        + f"; λ = 0 less ρ = 3%: {span(rate, '.1%')}; λ = 0 less DG: {span(price, '.1%')}",
+        + f"; λ = 0 less ρ = 3%: {points(rate)}; λ = 0 less DG: {points(price)}",
         rate.mean,
         (rate.low, rate.high),
         **scope(frame, errors),
@@ -135,9 +142,10 @@ def dg_survives_each_friction(frame: pd.DataFrame) -> Finding:
     least = min((factor for _, factor in factors.values()), key=lambda factor: factor.mean)
     return Finding(
         verdict(*(reaches(factor, 10) for _, factor in factors.values())),
-        "the closest to DG: "
+        "the closest to DG, and by how much its error is higher in the geometric mean over seeds: "
         + "; ".join(
-            f"{kind.replace('_', ' ')}: {name(closest)}, {span(factor, '.3g')}× its {errors[kind, 'dg'].mean():.2%}"
+            f"{kind.replace('_', ' ')}: {name(closest)} {share(errors[kind, closest].mean())} against DG's "
+            f"{share(errors[kind, 'dg'].mean())}, {times(factor)}"
             for kind, (closest, factor) in factors.items()
         ),
         least.mean,

@@ -32,7 +32,8 @@ SCALES = ("smoke", "laptop", "paper")
 
 
 def figures() -> dict[str, ModuleType]:
-    """Every figure: a module with select(frame) → the plotted data, and plot(data) → Figure."""
+    """Every figure: a module with select(frame) → the plotted data, plot(data) → Figure, and, where no claim is decided
+    by it, measured(data) → what it shows, in words."""
     names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
     return {name: importlib.import_module(f"analysis.figures.{name}") for name in names}
 

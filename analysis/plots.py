@@ -24,6 +24,17 @@ def label(row: Mapping[Any, Any]) -> str:
     return f"{style.name(row['method.name'])} {gate}".strip()
 
 
+def error(row: Mapping[Any, Any]) -> str:
+    """An error with its interval, in words."""
+    low, high = max(0.0, row["error_low"]), min(1.0, row["error_high"])
+    return f"{row['error']:.2%} ({low:.2%} to {high:.2%})"
+
+
+def errors(table: pd.DataFrame) -> str:
+    """The error of every setting, in words."""
+    return ", ".join(f"{label(row)} {error(row)}" for row in table.to_dict("records"))
+
+
 def lines(axes: Axes, table: pd.DataFrame, x: str, y: str = "error", by: Sequence[str] = SETTING) -> None:
     """A line with its band per setting, one colour per method, one dash per gate; named in a legend."""
     seen: dict[str, int] = {}

@@ -21,6 +21,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from analysis.claims import CLAIMS, NOT, PARTLY, REPRODUCED, TOO_FEW
 from analysis.draw import SCALES, draw_all, figures
 from analysis.load import Plan, load_figure, read_json, read_plan, run_folders, spent
@@ -69,9 +71,11 @@ def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> s
 <h1>What held</h1>
 <p>The claims of <em>Does This Gradient Spark Joy?</em> (arXiv 2603.20526, J) and <em>Delightful Distributed Policy
 Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
-{_esc(summary)}. A verdict is a predicate with a 95% confidence interval, in <code>analysis/claims.py</code>; where the
-interval leaves a claim open either way it says “{TOO_FEW}”. Which of these rules were settled after a look at the
-numbers is in the README, under “Chosen after looking”.</p>
+{_esc(summary)}. Each is a predicate over the logs, in <code>analysis/claims*.py</code>, whose parts hold, do not hold, or
+are left open by a 95% confidence interval (a bootstrap over seeds, corrected where several comparisons are made at once):
+“{REPRODUCED}”, all parts hold; “{PARTLY}”, some; “{NOT}”, none, and none is open; “{TOO_FEW}”, none, but some might. A
+factor of the paper's counts as reached from three quarters of it on. Which of these rules were settled after a look at
+the numbers is in the README, under “Chosen after looking”.</p>
 {_table(sources, verdicts)}
 <h2>Figures</h2>
 {"".join(_figure(name, sources, verdicts) for name in shown)}
@@ -122,6 +126,13 @@ def _figure(name: str, sources: Sequence[Source], verdicts: Sequence[dict[str, d
         if record["figure"] == name
         for each, word in ((verdict[record["id"]], f"Measured{_named(source, sources)}"),)
     )
+    if hasattr(module, "measured"):
+        notes += "".join(
+            f"<p>Not a claim of the papers. Measured{_named(source, sources)}: "
+            f"{_esc(module.measured(pd.read_csv(source.figures / f'{name}.csv')))}.</p>"
+            for source in sources
+            if (source.figures / f"{name}.csv").exists()
+        )
     return f'<section id="{_esc(name)}"><h3>{_esc(title)}</h3>{body}{notes}</section>'
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import claims, draw, report, stats
+from analysis import claims, draw, plots, report, stats
 from analysis.load import final, load, read_plan
 from analysis.style import COLOURS, FORMATS, NAMES
 from experiments import compose, reproduce
@@ -164,6 +164,30 @@ def test_the_report_opens_in_a_browser_with_every_figure_a_complete_table_and_no
     assert seen["rows"] == len(claims.CLAIMS)
     assert (seen["cells"], seen["targets"]) == (0, 0)
     assert seen["wider"] <= 0  # nothing sticks out on a narrow screen
+
+
+def test_every_figure_of_the_report_says_what_was_measured(smoke):
+    folder, _ = smoke
+    page = html.unescape((folder / "report" / "index.html").read_text())
+    sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', page, flags=re.S))
+    assert set(sections) == set(draw.figures())
+    decides = {claim.figure for claim in claims.CLAIMS.values()}
+    for name, section in sections.items():
+        words = re.findall(r"Measured: (.+?)\.</p>", section, flags=re.S)
+        assert words, name
+        assert ("Not a claim of the papers" in section) == (name not in decides)
+        assert all(re.search(r"\d", each) or each == "no runs" for each in words), name
+    shown = pd.read_csv(folder / "figures" / "llm_screening.csv").set_index("label")
+    assert f"8-bit weights {shown.loc['8-bit weights', 'recall']:.0%}, " in sections["llm_screening"]
+
+
+def test_numbers_in_words_are_readable_and_possible():
+    wild = stats.Interval(11_934.2, 4.941, 28_512_345.0)
+    assert claims.times(wild) == "11,900 times (4.94 to 28,500,000)"
+    assert claims.points(stats.Interval(-0.4473, -1.2876, 0.229)) == "-44.73 points (-100.00 to 22.90)"
+    assert claims.share(6.67e-5) == "0.00667%"
+    row = {"error": 0.041, "error_low": -0.01, "error_high": 1.2}
+    assert plots.error(row) == "4.10% (0.00% to 100.00%)"
 
 
 def test_drawing_from_nothing_says_what_to_do(tmp_path, capsys):

@@ -38,6 +38,13 @@ def label(row: Mapping[Any, Any]) -> str:
     return WORDS.get(row["screen.source"], row["screen.source"])
 
 
+def measured(table: pd.DataFrame) -> str:
+    """How much of what exact delight keeps each screen finds, and the final error, in words."""
+    return "recall and final error: " + "; ".join(
+        f"{row['label']} {row['recall']:.0%}, {plots.error(row)}" for row in table.to_dict("records")
+    )
+
+
 def plot(table: pd.DataFrame) -> Figure:
     figure, (left, right) = plots.panels(1, 2, sharey=True)
     places = range(len(table))

@@ -16,6 +16,14 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     return aggregate(final(frame), ["task.baseline", *SETTING])
 
 
+def measured(table: pd.DataFrame) -> str:
+    """Final errors, in words."""
+    return "final test errors: " + "; ".join(
+        f"b = {NAMES.get(baseline, baseline)}: {plots.errors(group)}"
+        for baseline, group in table.groupby("task.baseline")
+    )
+
+
 def plot(table: pd.DataFrame) -> Figure:
     figure, axes = plots.panels(1, 1)
     table = table.sort_values(["task.baseline", "method.name"])

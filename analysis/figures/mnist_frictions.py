@@ -30,6 +30,15 @@ def intensity(frame: pd.DataFrame) -> pd.Series:
     return probs[0].fillna(probs[1]).fillna(arms).round(1)
 
 
+def measured(table: pd.DataFrame) -> str:
+    """Final errors at the lowest intensity, in words."""
+    mildest = table[table["intensity"] == table["intensity"].min()]
+    return f"final test errors at intensity {mildest['intensity'].iloc[0]:g}: " + "; ".join(
+        f"{PANELS[friction][0].partition(',')[0].lower()}: {plots.errors(group)}"
+        for friction, group in mildest.groupby("friction")
+    )
+
+
 def plot(table: pd.DataFrame) -> Figure:
     figure, grid = plots.panels(2, 2, sharey=True)
     for axes, (name, (title, xlabel)) in zip(grid.flat, PANELS.items(), strict=True):

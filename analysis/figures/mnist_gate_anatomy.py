@@ -28,6 +28,19 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(seeds=frame["seed"].nunique(), diverged=0)
 
 
+def measured(table: pd.DataFrame) -> str:
+    """What is kept and what is not, at each moment, in words."""
+    words = []
+    for step, samples in table.groupby("step"):
+        kept = samples[samples["keep"] == 1]
+        words.append(
+            f"at step {step:,} {(kept['advantage'] > 0).mean():.0%} of the kept samples had earned more than expected, "
+            f"of all {(samples['advantage'] > 0).mean():.0%}; their mean surprisal was {kept['surprisal'].mean():.2g}, of "
+            f"all {samples['surprisal'].mean():.2g}"
+        )
+    return "; ".join(words)
+
+
 def plot(table: pd.DataFrame) -> Figure:
     moments = sorted(table["step"].unique())
     figure, grid = plots.panels(2, MOMENTS, sharey="row")

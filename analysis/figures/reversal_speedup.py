@@ -21,6 +21,20 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
+def measured(table: pd.DataFrame) -> str:
+    """Speed-ups where a backward pass costs two forward passes, and how many seeds got there, in words."""
+    words = []
+    for (length, vocab), group in table[(table["c"] == 2) & (table["method.name"] != "pg")].groupby(SIZE):
+        each = (
+            f"{plots.label(row)} {row['speedup']:.2g} ({row['speedup_low']:.2g} to {row['speedup_high']:.2g})"
+            if row["reached"]
+            else f"{plots.label(row)} not there"
+            for row in group.to_dict("records")
+        )
+        words.append(f"H = {length}, M = {vocab}: " + ", ".join(each))
+    return f"compute to {style.percent(TARGET)} error at c = 2, PG's over theirs: " + "; ".join(words)
+
+
 def plot(table: pd.DataFrame) -> Figure:
     sizes = list(table.groupby(SIZE))
     rows = (len(sizes) + 1) // 2

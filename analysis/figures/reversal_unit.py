@@ -25,6 +25,19 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(share=table["backward"] / table["forward"])
 
 
+def measured(table: pd.DataFrame) -> str:
+    """Final errors, and the entropy of the policy, in words."""
+    ends = table[table["kind"] == "end"]
+    return "final error and entropy per token: " + "; ".join(
+        f"by {unit}: "
+        + ", ".join(
+            f"{style.gate_label(row['gate.rate'], row['gate.price'])} {plots.error(row)}, entropy {row['entropy']:.2f}"
+            for row in group.to_dict("records")
+        )
+        for unit, group in ends.groupby("gate.unit")
+    )
+
+
 def plot(table: pd.DataFrame) -> Figure:
     figure, grid = plots.panels(2, 3)
     ends, course = table[table["kind"] == "end"], table[table["kind"] == "course"]
