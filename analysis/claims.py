@@ -200,8 +200,8 @@ def gate_matches_dg(frame: pd.DataFrame) -> Finding:
     ratios = {name: ratio(costs[name], costs["DG-K ρ=3%"]) for name in ("PG", "DG")}
     return Finding(
         verdict(below(gap, MARGIN), reaches(ratios["PG"], 100)),
-        f"final error {errors['DG-K ρ=3%'].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference {points(gap)}; "
-        f"backward passes to 5% error: DG {times(ratios['DG'])} as many, PG {times(ratios['PG'])}",
+        f"final error {errors['DG-K ρ=3%'].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference "
+        f"{points(gap)}; backward passes to 5% error: DG {times(ratios['DG'])} as many, PG {times(ratios['PG'])}",
         ratios["PG"].mean,
         (ratios["PG"].low, ratios["PG"].high),
         **scope(frame, errors),

@@ -71,11 +71,11 @@ def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> s
 <h1>What held</h1>
 <p>The claims of <em>Does This Gradient Spark Joy?</em> (arXiv 2603.20526, J) and <em>Delightful Distributed Policy
 Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
-{_esc(summary)}. Each is a predicate over the logs, in <code>analysis/claims*.py</code>, whose parts hold, do not hold, or
-are left open by a 95% confidence interval (a bootstrap over seeds, corrected where several comparisons are made at once):
-“{REPRODUCED}”, all parts hold; “{PARTLY}”, some; “{NOT}”, none, and none is open; “{TOO_FEW}”, none, but some might. A
-factor of the paper's counts as reached from three quarters of it on. Which of these rules were settled after a look at
-the numbers is in the README, under “Chosen after looking”.</p>
+{_esc(summary)}. Each is a predicate over the logs, in <code>analysis/claims*.py</code>, whose parts hold, do not hold,
+or are left open by a 95% confidence interval (a bootstrap over seeds, corrected where several comparisons are made at
+once): “{REPRODUCED}”, all parts hold; “{PARTLY}”, some; “{NOT}”, none, and none is open; “{TOO_FEW}”, none, but some
+might. A factor of the paper's counts as reached from three quarters of it on. Which of these rules were settled after a
+look at the numbers is in the README, under “Chosen after looking”.</p>
 {_table(sources, verdicts)}
 <h2>Figures</h2>
 {"".join(_figure(name, sources, verdicts) for name in shown)}

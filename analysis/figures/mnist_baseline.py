@@ -19,8 +19,7 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 def measured(table: pd.DataFrame) -> str:
     """Final errors, in words."""
     return "final test errors: " + "; ".join(
-        f"b = {NAMES.get(baseline, baseline)}: {plots.errors(group)}"
-        for baseline, group in table.groupby("task.baseline")
+        f"b = {NAMES.get(str(baseline))}: {plots.errors(group)}" for baseline, group in table.groupby("task.baseline")
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -25,14 +28,15 @@ def measured(table: pd.DataFrame) -> str:
     """Speed-ups where a backward pass costs two forward passes, and how many seeds got there, in words."""
     words = []
     for (length, vocab), group in table[(table["c"] == 2) & (table["method.name"] != "pg")].groupby(SIZE):
-        each = (
-            f"{plots.label(row)} {row['speedup']:.2g} ({row['speedup_low']:.2g} to {row['speedup_high']:.2g})"
-            if row["reached"]
-            else f"{plots.label(row)} not there"
-            for row in group.to_dict("records")
-        )
-        words.append(f"H = {length}, M = {vocab}: " + ", ".join(each))
+        words.append(f"H = {length}, M = {vocab}: " + ", ".join(map(_speedup, group.to_dict("records"))))
     return f"compute to {style.percent(TARGET)} error at c = 2, PG's over theirs: " + "; ".join(words)
+
+
+def _speedup(row: Mapping[Any, Any]) -> str:
+    if row["reached"] == 0:
+        return f"{plots.label(row)} not there"
+    spread = f"{row['speedup_low']:.2g} to {row['speedup_high']:.2g}" if row["reached"] > 1 else "one seed"
+    return f"{plots.label(row)} {row['speedup']:.2g} ({spread})"
 
 
 def plot(table: pd.DataFrame) -> Figure:
