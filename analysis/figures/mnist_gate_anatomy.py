@@ -34,9 +34,9 @@ def measured(table: pd.DataFrame) -> str:
     for step, samples in table.groupby("step"):
         kept = samples[samples["keep"] == 1]
         words.append(
-            f"at step {step:,} {(kept['advantage'] > 0).mean():.0%} of the kept samples had earned more than expected, of "
-            f"all {(samples['advantage'] > 0).mean():.0%}; their mean surprisal was {kept['surprisal'].mean():.2g}, that "
-            f"of all {samples['surprisal'].mean():.2g}"
+            f"at step {step:,}, {(kept['advantage'] > 0).mean():.0%} of the kept samples had earned more than expected "
+            f"and {(samples['advantage'] > 0).mean():.0%} of all; mean surprisal {kept['surprisal'].mean():.2g} and "
+            f"{samples['surprisal'].mean():.2g}"
         )
     return "; ".join(words)
 
