@@ -190,8 +190,8 @@ def sweep(overrides: Sequence[str]) -> list[Job]:
     with _hydra() as parser:
         parsed = parser.parse_overrides(list(overrides))
         _check_names(parsed)
-        figure = [str(o.input_line) for o in parsed if o.key_or_group == "experiment" and not o.is_sweep_override()]
-        swept = _composed(tuple(figure))[1]["sweeper"]["params"] or {}
+        chosen = [o for o in parsed if o.key_or_group in ("experiment", "scale") and not o.is_sweep_override()]
+        swept = _composed(tuple(str(o.input_line) for o in chosen))[1]["sweeper"]["params"] or {}
         lines = [f"{key}={value}" for key, value in swept.items()]
         lines += [o.input_line for o in parsed if o.input_line and not _is_hydra(o)]
         (cells,) = BasicSweeper.split_arguments(parser.parse_overrides(lines), None)
@@ -278,8 +278,11 @@ def _chosen(choices: tuple[str, ...]) -> dict[str, Any]:
 @functools.lru_cache(maxsize=1024)
 def _composed(choices: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What Hydra composes of these choices: our config and its own."""
-    plain: Any = OmegaConf.to_container(compose("config", list(choices), return_hydra_config=True))
+    config = compose("config", list(choices), return_hydra_config=True)
+    plain: Any = OmegaConf.to_container(config)
     hydra = plain.pop("hydra")
+    if swept := config.hydra.sweeper.params:  # what is swept may depend on the scale
+        hydra["sweeper"]["params"] = OmegaConf.to_container(swept, resolve=True)
     return plain, hydra
 
 
