@@ -60,12 +60,15 @@ def test_reproducing_again_trains_nothing(smoke, monkeypatch, capsys):
     assert "0 to resume, 0 to train" in capsys.readouterr().out
 
 
-def test_a_figure_that_needs_more_once_its_runs_are_trained_gets_it(tmp_path, monkeypatch, capsys):
+def test_a_figure_that_searches_gets_what_it_needs_once_its_runs_are_trained(tmp_path, monkeypatch, capsys):
     words = ["method=pg,dg", "steps=2", "seeds=1", "wandb.mode=disabled", f"runs={tmp_path}"]
-    first, second = sweep(words)
-    trained = []
+    first, second = sweep([*words, "search.key=task.arms", "search.values=[10]"])
+    trained, planned = [], []
 
     def plan(figure, scale, overrides):
+        planned.append(figure)
+        if figure == "plain":
+            return sweep([*words[1:], "method=ce"])
         return [first, second] if reproduce.unfinished([first])[1] == [] else [first]
 
     def train(todo, where):
@@ -74,8 +77,9 @@ def test_a_figure_that_needs_more_once_its_runs_are_trained_gets_it(tmp_path, mo
 
     monkeypatch.setattr(reproduce, "plan", plan)
     monkeypatch.setattr(reproduce, "train_all", train)
-    assert reproduce.train_needed(["adaptive"], "smoke", [], Basic()) == {}
-    assert trained == [["pg"], ["dg"]]
+    assert reproduce.train_needed(["plain", "searching"], "smoke", [], Basic()) == {}
+    assert [sorted(names) for names in trained] == [["ce", "pg"], ["dg"]]
+    assert planned == ["plain", "searching", "searching", "searching"]
 
 
 def digests(folder):
