@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import final
-from analysis.stats import Interval, bootstrap, paired
+from analysis.stats import Interval, bootstrap, factor, paired
 from analysis.style import gate_label, name
 from analysis.tables import cost_to_reach
 
@@ -107,11 +107,11 @@ def below(interval: Interval, bound: float) -> bool | None:
     return True if interval.high < bound else False if interval.low > bound else None
 
 
-def reaches(factor: Interval, paper: float) -> bool | None:
+def reaches(measured: Interval, paper: float) -> bool | None:
     """Whether a factor is near the paper's or beyond it, and surely above one."""
-    if factor.mean >= NEAR * paper and factor.low > 1:
+    if measured.mean >= NEAR * paper and measured.low > 1:
         return True
-    return False if factor.high < NEAR * paper else None
+    return False if measured.high < NEAR * paper else None
 
 
 def negated(interval: Interval) -> Interval:
@@ -128,9 +128,12 @@ def points(interval: Interval) -> str:
     return f"{mean:.2f} points ({low:.2f} to {high:.2f})"
 
 
-def times(factor: Interval) -> str:
-    """A factor with its interval, in three digits, however large or small."""
-    mean, low, high = (f"{float(f'{each:.3g}'):,.10g}" for each in (factor.mean, factor.low, factor.high))
+def times(measured: Interval) -> str:
+    """A factor with its interval, in three digits; far from one the digits would say nothing more."""
+    mean, low, high = (
+        "over a million" if each > 1e6 else "under a thousandth" if each < 1e-3 else f"{float(f'{each:.3g}'):,.10g}"
+        for each in (measured.mean, measured.low, measured.high)
+    )
     return f"{mean} times ({low} to {high})"
 
 
@@ -306,7 +309,9 @@ def dg_survives_staleness(frame: pd.DataFrame) -> Finding:
     closest = max(gaps.values(), key=lambda each: each.high)
     means = errors.mean()
     return Finding(
-        verdict(below(closest, 0), reaches(ratio(errors["pg"], errors["dg"]), 5), below(bootstrap(errors["dg"]), 0.04)),
+        verdict(
+            below(closest, 0), reaches(factor(errors["pg"], errors["dg"]), 5), below(bootstrap(errors["dg"]), 0.04)
+        ),
         "final errors: " + ", ".join(f"{name(str(method))} {mean:.1%}" for method, mean in means.items()),
         closest.mean,
         (closest.low, closest.high),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,14 +29,31 @@ def bootstrap(values: ArrayLike, level: float = 0.95) -> Interval:
     inverse, so that it is right for normal values and keeps the skew of others.
     """
     sample = np.asarray(values, dtype=float)
-    n, mean = len(sample), float(sample.mean()) if len(sample) else np.nan
+    if not len(sample):
+        return Interval(np.nan, -np.inf, np.inf)
+    return _interval(sample, lambda drawn: drawn.mean(axis=-1), level)
+
+
+def factor(theirs: pd.Series, ours: pd.Series, level: float = 0.95) -> Interval:
+    """Interval of the factor between two means, theirs over ours, over the seeds that both have (the index).
+
+    Seeds are drawn in pairs. The interval is made on the logarithm, where a factor and its inverse are equally far.
+    """
+    both = pd.concat([theirs, ours], axis=1).dropna().to_numpy(dtype=float)
+    logs = _interval(both.T, lambda drawn: np.log(drawn[0].mean(axis=-1) / drawn[1].mean(axis=-1)), level)
+    return Interval(*np.exp([logs.mean, logs.low, logs.high]))
+
+
+def _interval(sample: np.ndarray, of: Callable[[np.ndarray], np.ndarray], level: float) -> Interval:
+    """Of a statistic that reduces the last axis, along which the sample is drawn."""
+    n, value = sample.shape[-1], float(of(sample))
     if n < 2:
-        return Interval(mean, -np.inf, np.inf)
+        return Interval(value, -np.inf, np.inf)
     tail = (1 - level) / 2
-    tails = np.quantile(sample[_draws(n)].mean(axis=1), [tail, 1 - tail]) - mean
+    tails = np.quantile(of(sample[..., _draws(n)]), [tail, 1 - tail]) - value
     stretch = student.ppf(1 - tail, n - 1) / normal.ppf(1 - tail) * np.sqrt(n / (n - 1))
-    low, high = mean + stretch * tails
-    return Interval(mean, float(low), float(high))
+    low, high = value + stretch * tails
+    return Interval(value, float(low), float(high))
 
 
 @functools.lru_cache(maxsize=64)

@@ -187,7 +187,7 @@ def test_every_figure_of_the_report_says_what_was_measured(smoke):
 
 def test_numbers_in_words_are_readable_and_possible():
     wild = stats.Interval(11_934.2, 4.941, 28_512_345.0)
-    assert claims.times(wild) == "11,900 times (4.94 to 28,500,000)"
+    assert claims.times(wild) == "11,900 times (4.94 to over a million)"
     assert claims.points(stats.Interval(-0.4473, -1.2876, 0.229)) == "-44.73 points (-100.00 to 22.90)"
     assert claims.share(6.67e-5) == "0.00667%"
     row = {"error": 0.041, "error_low": -0.01, "error_high": 1.2}
@@ -224,6 +224,19 @@ def test_bootstrap_interval_covers_the_mean_as_often_as_it_says():
         interval = stats.bootstrap(rng.normal(3, 1, size=5))
         hits += interval.low <= 3 <= interval.high
     assert 0.91 <= hits / 300 <= 0.985  # 0.95 ± 3 binomial deviations
+
+
+def test_factor_is_between_means_of_paired_seeds_with_the_interval_of_the_delta_method():
+    rng = np.random.default_rng(0)
+    common = rng.uniform(1, 2, size=400)
+    theirs, ours = pd.Series(5 * common * rng.uniform(0.9, 1.1, 400)), pd.Series(common)
+    found, inverse = stats.factor(theirs, ours), stats.factor(ours, theirs)
+    assert found.mean == pytest.approx(theirs.mean() / ours.mean())
+    assert (inverse.mean, inverse.low, inverse.high) == pytest.approx((1 / found.mean, 1 / found.high, 1 / found.low))
+    spread = 1.966 * (theirs / theirs.mean() - ours / ours.mean()).std() / 20
+    assert np.log([found.low, found.high]) - np.log(found.mean) == pytest.approx([-spread, spread], rel=0.05)
+    few = stats.factor(pd.Series([8.0, 1.0, 9.0], index=[0, 1, 5]), pd.Series([2.0, 3.0], index=[0, 7]))
+    assert (few.mean, few.low, few.high) == (pytest.approx(4.0), 0.0, np.inf)
 
 
 def test_bootstrap_is_the_same_every_time_and_admits_ignorance_of_one_value():
