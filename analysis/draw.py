@@ -75,6 +75,8 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = set(asked.figures) - set(figures())
     if unknown:
         parser.error(f"no such figure: {', '.join(sorted(unknown))}; there are: {', '.join(figures())}")
+    if not asked.runs.is_dir():
+        parser.error(f"--runs {asked.runs}: no such folder")
     missing = 0
     for figure, paths in draw_all(asked.figures or list(figures()), asked.runs, asked.scale, asked.out):
         print(

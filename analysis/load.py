@@ -6,6 +6,7 @@ Reads files only: no torch, no Hydra, no W&B.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,9 @@ class Plan:
     cells: Mapping[str, str] = field(default_factory=dict)
     """{cell key: the cell in a few words}"""
     seeds: int = 0
+    first_seed: int = 0
+    schema: int | None = None
+    """The version of the config that its runs must have."""
     search: Mapping[str, Any] | None = None
     """The axis that is climbed while it is solved: key, values, solved."""
 
@@ -42,7 +46,13 @@ def plan_path(runs: Path, scale: str, figure: str) -> Path:
 
 def read_plan(runs: Path, scale: str, figure: str) -> Plan | None:
     path = plan_path(runs, scale, figure)
-    return Plan(**json.loads(path.read_text())) if path.exists() else None
+    if not path.exists():
+        return None
+    try:
+        return Plan(**json.loads(path.read_text()))
+    except (ValueError, TypeError):
+        print(f"{path}: damaged; make reproduce FIGURES={figure} SCALE={scale} writes it anew", file=sys.stderr)
+        return None
 
 
 def load_figure(runs: Path, scale: str, figure: str) -> pd.DataFrame:
@@ -53,7 +63,19 @@ def load_figure(runs: Path, scale: str, figure: str) -> pd.DataFrame:
         return frame
     if plan.search is not None:
         frame = frame.assign(solved=plan.search["solved"], last=max(plan.search["values"]))
-    return frame[frame["status"].isin(("done", "diverged"))]
+    frame = frame[frame["status"].isin(("done", "diverged"))]
+    if plan.schema is not None:
+        frame = frame[frame["schema"] == plan.schema]
+    ends = {cell: _end(plan, set(seeds)) for cell, seeds in frame.groupby("cell")["seed"]}
+    return frame[frame["seed"].ge(plan.first_seed) & frame["seed"].lt(frame["cell"].map(ends))]
+
+
+def _end(plan: Plan, seeds: set[int]) -> int:
+    """Where the seeds of a plan end: those it asked for, and what was trained beyond without a gap."""
+    end = plan.first_seed + plan.seeds
+    while end in seeds:
+        end += 1
+    return end
 
 
 def run_folders(runs: Path, cells: Iterable[str] | None = None) -> list[Path]:
@@ -68,8 +90,10 @@ def load(runs: Path, cells: Iterable[str] | None = None) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     for folder in run_folders(runs, cells):
         cell = folder.name.partition("-s")[0]
-        if (folder / "metrics.jsonl").exists():
+        if (folder / "metrics.jsonl").exists() and (folder / "config.yaml").exists():
             config = yaml.load((folder / "config.yaml").read_text(), Loader=Loader)
+            if not isinstance(config, dict):
+                continue
             status = read_json(folder / "status.json").get("status", "running")
             about = {"cell": cell, "run": folder.name, "status": status, **flatten(config)}
             rows += [about | row for row in read_log(folder / "metrics.jsonl")]
@@ -83,7 +107,7 @@ def load(runs: Path, cells: Iterable[str] | None = None) -> pd.DataFrame:
 def read_log(path: Path) -> list[dict[str, Any]]:
     """The lines of a log that are whole."""
     rows = []
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
             rows.append(json.loads(line))
         except json.JSONDecodeError:  # torn by an interruption; the run will write it again
@@ -93,9 +117,10 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        content = json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
         return {}
+    return content if isinstance(content, dict) else {}
 
 
 def spent(status: Mapping[str, Any]) -> float:

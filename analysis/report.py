@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import functools
 import html
 import json
 import re
@@ -25,7 +26,7 @@ import pandas as pd
 
 from analysis.claims import CLAIMS, NOT, PARTLY, REPRODUCED, TOO_FEW
 from analysis.draw import SCALES, draw_all, figures
-from analysis.load import Plan, load_figure, read_json, read_plan, run_folders, spent
+from analysis.load import Plan, final, load_figure, read_json, read_plan, run_folders, spent
 
 CSS = Path(__file__).with_name("report.css")
 MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", TOO_FEW: "…"}
@@ -44,10 +45,15 @@ class Source:
     def judge(self) -> list[dict[str, Any]]:
         """Every claim, on the runs that its figure planned at this scale."""
         return [
-            claim.judge(load_figure(self.runs, self.scale, claim.figure)) | {"scale": self.scale}
+            claim.judge(self.frame(claim.figure)) | {"scale": self.scale}
             for claim in sorted(CLAIMS.values(), key=lambda claim: _order(claim.id))
         ]
 
+    @functools.cache  # noqa: B019  a source lives as long as the page is written
+    def frame(self, figure: str) -> pd.DataFrame:
+        return load_figure(self.runs, self.scale, figure)
+
+    @functools.cache  # noqa: B019
     def plan(self, figure: str) -> Plan | None:
         return read_plan(self.runs, self.scale, figure)
 
@@ -154,15 +160,14 @@ def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
 
 def _gaps(source: Source, plan: Plan) -> list[str]:
     """What the figure should show and does not: runs that are missing, failed, unfinished or diverged."""
-    seeds: Counter[str] = Counter()
+    frame = source.frame(plan.figure)
+    ends = final(frame[frame["seed"] < plan.first_seed + plan.seeds]) if len(frame) else {"cell": ()}
+    seeds = Counter(ends["cell"])
     gaps = []
     for folder in run_folders(source.runs, plan.cells):
-        cell, _, block = folder.name.partition("-s")
+        cell = folder.name.partition("-s")[0]
         status = read_json(folder / "status.json")
         word = status.get("status", "unfinished")
-        first, last = map(int, block.split("-"))
-        if word in ("done", "diverged"):
-            seeds[cell] += last - first + 1
         if word == "diverged":
             when = ", ".join(f"seed {seed} at step {step}" for seed, step in status["diverged"].items())
             gaps.append(f"diverged: {plan.cells[cell]} ({when})")
@@ -228,8 +233,9 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--figures", type=Path, help="folder of figures that are drawn from these very logs already")
     parser.add_argument("--compare", type=Path, help="another folder of run folders, to show beside")
     asked = parser.parse_args(None if arguments is None else list(arguments))
-    if asked.compare is not None and not asked.compare.is_dir():
-        parser.error(f"--compare {asked.compare}: no such folder")
+    for name, folder in (("runs", asked.runs), ("compare", asked.compare)):
+        if folder is not None and not folder.is_dir():
+            parser.error(f"--{name} {folder}: no such folder")
     with tempfile.TemporaryDirectory() as scratch:
         sources = [
             Source(str(runs), runs, asked.scale, Path(scratch, str(place)))

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import operator
 import os
+import shlex
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,10 +30,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from analysis.load import Plan, plan_path, read_log
-from kondo.cell import Cell, GateSettings, gated, parse
+from kondo.cell import SCHEMA, Cell, GateSettings, gated, parse
 from kondo.frictions import FRICTIONS
 from kondo.objectives import METHODS, settings
-from kondo.runs import FINISHED, Block, blocks, read_status, write_atomically
+from kondo.runs import Block, blocks, finished, write_atomically
 from kondo.schema import ConfigError, build, knob, nearest
 from kondo.screens import ScreenSettings
 
@@ -104,6 +105,10 @@ class Launch:
     scale: str = "laptop"
     search: Search = Search()
     wandb: WandbSettings = WandbSettings()
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ConfigError("runs=: expected a folder")
 
 
 @dataclass(frozen=True)
@@ -222,11 +227,11 @@ def _climbed(cell: list[str], made: Callable[[list[str]], Job]) -> Iterator[Job]
 
 def _solved(job: Job, level: float) -> bool:
     """Whether a job is trained, and some seed of it got down to this error."""
-    folders = [block.folder(Path(job.launch.runs)) for block in job.blocks()]
-    return all(read_status(folder).get("status") in FINISHED for folder in folders) and any(
+    runs = Path(job.launch.runs)
+    return all(finished(block, runs) for block in job.blocks()) and any(
         row.get("error") is not None and row["error"] <= level
-        for folder in folders
-        for row in read_log(folder / "metrics.jsonl")
+        for block in job.blocks()
+        for row in read_log(block.folder(runs) / "metrics.jsonl")
     )
 
 
@@ -293,15 +298,22 @@ def _merged(old: Any, new: Any) -> Any:
     return old | {key: _merged(old[key], value) for key, value in new.items()}
 
 
-def write_plan(figure: str, jobs: Sequence[Job]) -> None:
-    """Write down which cells a figure shows, for `analysis` to read."""
+def write_plan(figure: str, jobs: Sequence[Job], overrides: Sequence[str]) -> None:
+    """Write down which cells a figure shows, and the command that asked for them, for `analysis` to read."""
     launch = jobs[0].launch
+    elsewhere = ("experiment=", "scale=", "runs=", "hydra", "wandb.", "data=", "device=")
+    changed = " ".join(word for word in overrides if not word.startswith(elsewhere))
+    command = [f"make reproduce FIGURES={figure} SCALE={launch.scale}"]
+    command += [f"RUNS={shlex.quote(launch.runs)}"] if launch.runs != "runs" else []
+    command += [f"OVERRIDES={shlex.quote(changed)}"] if changed else []
     plan = Plan(
         figure=figure,
         scale=launch.scale,
-        command=f"make reproduce FIGURES={figure} SCALE={launch.scale}",
+        command=" ".join(command),
         cells={each.cell.key(): each.describe() for each in jobs},
         seeds=launch.seeds,
+        first_seed=launch.first_seed,
+        schema=SCHEMA,
         search=None if launch.search.key is None else dataclasses.asdict(launch.search),
     )
     path = plan_path(Path(launch.runs), launch.scale, figure)

@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -21,6 +24,10 @@ from kondo.schema import ConfigError, build, knob, nearest
 
 IDLE_SECONDS = 60.0
 """After so long without work a worker ends, also one whose parent was killed."""
+GRACE_SECONDS = 10.0
+"""How long an interrupted worker may take to save where it is."""
+STOP = threading.Event()
+"""Set in a worker that shall end what it trains after the step it is at."""
 
 
 class Handle(Protocol):
@@ -40,6 +47,12 @@ class Launcher(Protocol):
 
 def cores() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def stoppable() -> None:
+    """In a worker: an interruption waits for the end of the step."""
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, lambda *_: STOP.set())
 
 
 @dataclass(frozen=True)
@@ -70,12 +83,22 @@ class Joblib:
                 if future.done() and future.exception() is not None:
                     del last[pool]  # its worker died
             free = next((pool for pool, future in last.items() if future.done()), None)
-            pool = free or ProcessPoolExecutor(1, timeout=IDLE_SECONDS, env={"OMP_NUM_THREADS": "1"})
+            pool = free or ProcessPoolExecutor(
+                1, timeout=IDLE_SECONDS, env={"OMP_NUM_THREADS": "1"}, initializer=stoppable
+            )
             last[pool] = pool.submit(function, *arguments)
             return last[pool]
 
         try:
             yield submit, self.n_jobs or cores()
+        except KeyboardInterrupt:
+            for pid in [pid for pool in last for pid in pool._processes]:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+            until = time.monotonic() + GRACE_SECONDS
+            while time.monotonic() < until and not all(future.done() for future in last.values()):
+                time.sleep(0.05)
+            raise
         finally:
             for pool in last:
                 pool.shutdown(wait=False, kill_workers=True)

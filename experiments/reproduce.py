@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import signal
 import sys
 import time
 from collections import defaultdict
@@ -25,7 +26,7 @@ from experiments.compose import CONF, Job, single, sweep, write_plan
 from experiments.launchers import Launcher, cores, launcher
 from experiments.train import BUSY, Todo, train_all
 from kondo.measurement import engine_of
-from kondo.runs import FINISHED, Block, read_status
+from kondo.runs import Block, finished
 from kondo.schema import ConfigError, nearest
 
 CALIBRATION_SECONDS = 10.0
@@ -37,12 +38,21 @@ def experiments() -> list[str]:
     return sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
+def refuse(overrides: Sequence[str]) -> None:
+    """What has a place of its own on the command line would make a figure of other runs than its name says."""
+    for word in overrides:
+        key = word.partition("=")[0].lstrip("+~")
+        if key in ("experiment", "scale"):
+            instead = "name the figures, FIGURES=…" if key == "experiment" else "--scale …, with make SCALE=…"
+            raise ConfigError(f"{word}: not an override here; {instead}")
+
+
 def plan(figure: str, scale: str, overrides: Sequence[str]) -> list[Job]:
     """The jobs that a figure needs as far as its logs tell now, written down for the figures to read."""
     if figure not in experiments():
         raise ConfigError(f"{figure}: no such figure; {nearest(figure, experiments())}")
     jobs = sweep([f"experiment={figure}", f"scale={scale}", *overrides])
-    write_plan(figure, jobs)
+    write_plan(figure, jobs, overrides)
     return jobs
 
 
@@ -50,7 +60,7 @@ def unfinished(jobs: Iterable[Job]) -> tuple[int, Todo]:
     """How many runs jobs are, and which of them are not complete; of jobs that share a cell the one with most seeds."""
     cells = {job.cell.key(): job for job in sorted(jobs, key=lambda job: job.launch.seeds)}
     every = [(job, block) for job in cells.values() for block in job.blocks()]
-    return len(every), [pair for pair in every if read_status(folder(*pair)).get("status") not in FINISHED]
+    return len(every), [(job, block) for job, block in every if not finished(block, Path(job.launch.runs))]
 
 
 def folder(job: Job, block: Block) -> Path:
@@ -126,7 +136,9 @@ def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], w
                 runs, missing = unfinished(each)
                 if missing:
                     print(summary(f"  {figure}", runs, missing), flush=True)
-            if scale != "smoke":
+            if scale == "smoke":
+                print(f"{workers} at a time; each takes seconds; safe to interrupt", flush=True)
+            else:
                 costs = estimate(todo)
                 todo = in_order(todo, costs)
                 more = any(job.launch.search.key for job, _ in todo)
@@ -155,13 +167,15 @@ def main() -> int:
     asked = parser.parse_args()
     overrides = [word for word in asked.words if "=" in word]
     figures = [word for word in asked.words if "=" not in word] or experiments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     try:
+        refuse(overrides)
+        runs = single([word for word in overrides if word.startswith("runs=")]).launch.runs
         trouble = train_needed(figures, asked.scale, overrides, launcher(overrides))
-        runs = single(overrides).launch.runs
     except ConfigError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        sys.exit("\ninterrupted; everything so far is kept, and the same command goes on from there")
+        sys.exit("\ninterrupted; the same command goes on from the last checkpoints")
     except OSError as error:
         sys.exit(f"error: {error}; everything so far is kept, and the same command goes on from there")
     for path, problem in trouble.items():

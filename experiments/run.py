@@ -9,6 +9,7 @@ What is complete is skipped, what was interrupted goes on. `--help` shows every 
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,7 @@ from tqdm import tqdm
 from experiments.compose import Job, job, load_extensions, single, sweep, write_plan
 from experiments.launchers import Launcher, launcher
 from experiments.train import BUSY, Todo, line, train_all, train_block
-from kondo.runs import FINISHED, Rows, RunBusy, read_status
+from kondo.runs import Rows, RunBusy, finished
 from kondo.schema import ConfigError
 
 
@@ -38,7 +39,7 @@ def left(jobs: Sequence[Job]) -> Todo:
     todo = []
     for each in jobs:
         for block in each.blocks():
-            if read_status(block.folder(Path(each.launch.runs))).get("status") in FINISHED:
+            if finished(block, Path(each.launch.runs)):
                 print(line(each, block, "complete, skipped"))
             else:
                 todo.append((each, block))
@@ -81,6 +82,7 @@ def main() -> int:
     words = sys.argv[1:]
     flags = [word for word in words if word.startswith("-")]
     overrides = [word for word in words if word not in flags]
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     try:
         if set(flags) - {"-m", "--multirun"}:  # --help, --cfg, …: Hydra's own, one run after the other
             load_extensions()
@@ -98,7 +100,7 @@ def main() -> int:
         failed, tried = 0, set[str]()
         while new := [todo for todo in jobs if todo.cell.key() not in tried]:
             if figure:
-                write_plan(figure, jobs)
+                write_plan(figure, jobs, overrides)
             failed |= run_sweep(new, where)
             tried |= {todo.cell.key() for todo in new}
             if jobs[0].launch.search.key is not None:  # what it needs next depends on what came out

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -85,17 +86,22 @@ def clean_failed(runs: Path) -> int:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="experiments.runs", description="What is in the runs folder.")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
+    either = argparse.ArgumentParser(add_help=False)
+    either.add_argument("--runs", type=Path, default=argparse.SUPPRESS, help="folder of run folders")
     commands = parser.add_subparsers(dest="command", required=True)
-    listing = commands.add_parser("list", help="a line per run")
+    listing = commands.add_parser("list", help="a line per run", parents=[either])
     listing.add_argument("--status", choices=("done", "diverged", "failed", "running", "interrupted"))
-    commands.add_parser("show", help="everything about a cell's runs").add_argument("hash")
-    cleaning = commands.add_parser("clean", help="remove runs")
+    commands.add_parser("show", help="everything about a cell's runs", parents=[either]).add_argument("hash")
+    cleaning = commands.add_parser("clean", help="remove runs", parents=[either])
     cleaning.add_argument("--failed", action="store_true", required=True, help="those that failed")
     asked = parser.parse_args(arguments)
+    if not asked.runs.is_dir():
+        sys.exit(f"error: {asked.runs}: no such folder")
     if asked.command == "list":
         return show_list(asked.runs, asked.status)
     return show_one(asked.runs, asked.hash) if asked.command == "show" else clean_failed(asked.runs)
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `… list | head` ends quietly
     sys.exit(main())

@@ -16,10 +16,10 @@ import torch
 from tqdm import tqdm
 
 from experiments.compose import Job, Launch, load_extensions
-from experiments.launchers import Handle, Launcher
+from experiments.launchers import STOP, Handle, Launcher
 from experiments.mirror import Mirror
 from kondo.cell import parse
-from kondo.runs import FINISHED, Block, Rows, RunBusy, read_status, train
+from kondo.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, read_status, train
 from kondo.schema import build
 
 Todo = list[tuple[Job, Block]]
@@ -35,9 +35,8 @@ FRESH_SECONDS = 10.0
 def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> str:
     """Train a block, mirrored to W&B, unless it is complete; return its status."""
     runs = Path(todo.launch.runs)
-    status = str(read_status(block.folder(runs)).get("status"))
-    if status in FINISHED:
-        return status
+    if complete := finished(block, runs):
+        return complete
     torch.set_num_threads(todo.launch.threads)
     with Mirror(todo, block) as mirror:
 
@@ -49,12 +48,19 @@ def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> 
 
 
 def work(cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], extensions: str) -> str:
-    """Train one block wherever this is called: its status, "busy", or why it failed. Only a lost worker raises."""
+    """Train one block wherever this is called: its status, "busy", or why it failed. Only a lost worker raises, or one
+    that is told to stop, or whose parent died."""
     os.environ["KONDO_EXTENSIONS"] = extensions
+    parent = os.getppid()
+
+    def watch(step: int, rows: Rows) -> None:
+        if STOP.is_set() or os.getppid() != parent:
+            raise Stop
+
     try:
         load_extensions()
         job = Job(parse(cell), build(Launch, launch))
-        return train_block(job, Block(job.cell, tuple(seeds)), lambda step, rows: None)
+        return train_block(job, Block(job.cell, tuple(seeds)), watch)
     except RunBusy:
         return BUSY
     except Exception as error:
@@ -89,12 +95,14 @@ def outcomes(todo: Todo, where: Launcher) -> Iterator[tuple[int, str] | None]:
             for index in ended:
                 try:
                     yield index, running.pop(index).result()
-                except Exception as error:
+                except (Exception, Stop) as error:
                     lost[index] += 1
                     if lost[index] < LIVES:
                         waiting.append(index)
                     else:
-                        yield index, f"failed: lost {LIVES} workers: {type(error).__name__}: {error}"
+                        reason = f"lost {LIVES} workers: {type(error).__name__}: {error}"
+                        give_up(todo[index][1].folder(folder), reason)
+                        yield index, f"failed: {reason}"
             if not ended:
                 time.sleep(POLL_SECONDS)
                 yield None
@@ -131,15 +139,15 @@ def line(job: Job, block: Block, outcome: str) -> str:
 
 
 def _running(todo: Todo) -> tuple[int, list[str]]:
-    """How much of what is not ended is trained, and what is in training now: as the run folders say."""
+    """What is in training now, and how far it is, as the run folders say."""
     reached, words = 0, []
     for job, block in todo:
         folder = block.folder(Path(job.launch.runs))
         status = read_status(folder)
         if status.get("status") == "running" and "step" in status:
-            reached += status["step"] * len(block.seeds)
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - (folder / "status.json").stat().st_mtime < FRESH_SECONDS:
+                    reached += status["step"] * len(block.seeds)
                     words.append(f"{job.describe()} error {status.get('error') or float('nan'):.3g}")
     return reached, words
 

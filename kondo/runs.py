@@ -44,6 +44,10 @@ class RunBusy(RuntimeError):
     """Another process is training this run now."""
 
 
+class Stop(KeyboardInterrupt):
+    """Raised by what watches a run: save where it is, and end."""
+
+
 @dataclass(frozen=True)
 class Block:
     """A cell and the seeds that are trained side by side: what a run folder is about."""
@@ -83,9 +87,32 @@ def blocks(cell: Cell, seeds: int, size: int, root: Path, first_seed: int = 0) -
 def read_status(folder: Path) -> dict[str, Any]:
     """The run's status, {} where there is none (yet)."""
     try:
-        return json.loads((folder / "status.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        status = json.loads((folder / "status.json").read_text())
+    except (FileNotFoundError, ValueError):
         return {}
+    return status if isinstance(status, dict) else {}
+
+
+def finished(block: Block, root: Path) -> str | None:
+    """done or diverged, where a run is complete: its log goes to the end, and this version of the config wrote it."""
+    folder = block.folder(root)
+    status = read_status(folder).get("status")
+    if status not in FINISHED:
+        return None
+    try:
+        about = (folder / "config.yaml").read_text().splitlines()
+        last = [json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines()[-len(block.seeds) :]]
+        ends = {row["seed"]: row["step"] for row in last}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return status if f"schema: {SCHEMA}" in about and ends == dict.fromkeys(block.seeds, block.cell.steps) else None
+
+
+def give_up(folder: Path, reason: str) -> None:
+    """Write down that a run failed, for a worker that could not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    news = {"status": "failed", "ended": time.time(), "reason": reason}
+    write_atomically(folder / "status.json", json.dumps(read_status(folder) | news, indent=1))
 
 
 def train(
@@ -100,14 +127,15 @@ def train(
 
     watch: called after every step with (step, the rows just logged, mostly none).
     checkpoint_seconds: how much work an interruption may cost; longer where saving itself takes long.
-    An exception is recorded with its traceback and raised on; an interrupted run goes on from its last checkpoint.
+    An exception is recorded with its traceback and raised on; an interrupted run goes on from its last checkpoint,
+    one that `watch` stopped from where it was.
     """
     folder = block.folder(root)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         before = read_status(folder)
-        if before.get("status") in FINISHED:
-            return str(before["status"])
+        if complete := finished(block, root):
+            return complete
         _claim(folder, block)
         status = {"status": "running", "started": before.get("started", time.time()), **provenance(device)}
         begun, spent = time.monotonic(), before.get("seconds", 0.0)
@@ -164,17 +192,21 @@ def _train(
             log.flush()
             watch(engine.step, rows)
 
-        if engine.step == 0:
-            report()
-        saved, pause = time.monotonic(), checkpoint_seconds
-        while engine.step < cell.steps:
-            engine.advance()
-            report()
-            if time.monotonic() - saved >= pause:
-                begun = time.monotonic()
-                _save(folder, engine, log)
-                saved = time.monotonic()
-                pause = max(checkpoint_seconds, 20 * (saved - begun))  # a large state is saved less often: 5% at most
+        try:
+            if engine.step == 0:
+                report()
+            saved, pause = time.monotonic(), checkpoint_seconds
+            while engine.step < cell.steps:
+                engine.advance()
+                report()
+                if time.monotonic() - saved >= pause:
+                    begun = time.monotonic()
+                    _save(folder, engine, log)
+                    saved = time.monotonic()
+                    pause = max(checkpoint_seconds, 20 * (saved - begun))  # a large state less often: 5% at most
+        except Stop:
+            _save(folder, engine, log)
+            raise
         os.fsync(log.fileno())
     return engine.diverged()
 
@@ -182,8 +214,29 @@ def _train(
 def _save(folder: Path, engine: Engine, log: IO[bytes]) -> None:
     """The engine's state and how much of the log belongs to it."""
     os.fsync(log.fileno())
+    trouble: list[OSError] = []
+
+    class File:
+        """torch says of a full disk only that something failed."""
+
+        def write(self, part: bytes) -> int:
+            try:
+                return file.write(part)
+            except OSError as error:
+                trouble.append(error)
+                raise
+
+        def flush(self) -> None:
+            file.flush()
+
     with _replacing(folder / "checkpoint.pt") as file:
-        torch.save({"engine": engine.state(), "log_bytes": log.tell()}, file)
+        guarded: Any = File()
+        try:
+            torch.save({"engine": engine.state(), "log_bytes": log.tell()}, guarded)
+        except RuntimeError:
+            if trouble:
+                raise trouble[0] from None
+            raise
 
 
 def _restore(folder: Path, make: Callable[[], Engine]) -> tuple[Engine, int]:
@@ -194,13 +247,16 @@ def _restore(folder: Path, make: Callable[[], Engine]) -> tuple[Engine, int]:
     engine = make()
     try:
         state = torch.load(folder / "checkpoint.pt", map_location=engine.streams.device, weights_only=True)
-        if state["log_bytes"] <= (folder / "metrics.jsonl").stat().st_size:
+        log = (folder / "metrics.jsonl").read_bytes()[: state["log_bytes"]]
+        if len(log) == state["log_bytes"]:
+            for line in log.splitlines():
+                json.loads(line)
             engine.load(state["engine"])
-            return engine, int(state["log_bytes"])
+            return engine, len(log)
     except FileNotFoundError:
         return engine, 0
     except Exception as error:  # torch raises many kinds at a damaged file
-        print(f"{folder}: checkpoint unusable ({error}); starting over", file=sys.stderr)
+        print(f"{folder}: checkpoint or log unusable ({error}); starting over", file=sys.stderr)
     return make(), 0
 
 
