@@ -10,7 +10,6 @@ import importlib.util
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -26,8 +25,6 @@ IDLE_SECONDS = 60.0
 """After so long without work a worker ends, also one whose parent was killed."""
 GRACE_SECONDS = 10.0
 """How long an interrupted worker may take to save where it is."""
-STOP = threading.Event()
-"""Set in a worker that shall end what it trains after the step it is at."""
 
 
 class Handle(Protocol):
@@ -49,10 +46,18 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
+_orders: dict[str, Any] = {"stop": False, "parent": None}
+
+
 def stoppable() -> None:
-    """In a worker: an interruption waits for the end of the step."""
+    """In a worker: an interruption waits until the run can be saved, and so does the loss of the parent."""
+    _orders["parent"] = os.getppid()
     for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, lambda *_: STOP.set())
+        signal.signal(each, lambda *_: _orders.update(stop=True))
+
+
+def told_to_stop() -> bool:
+    return _orders["stop"] or _orders["parent"] not in (None, os.getppid())
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import torch
 from tqdm import tqdm
 
 from experiments.compose import Job, Launch, load_extensions
-from experiments.launchers import STOP, Handle, Launcher
+from experiments.launchers import Handle, Launcher, told_to_stop
 from experiments.mirror import Mirror
 from kondo.cell import parse
 from kondo.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, read_status, train
@@ -48,13 +48,12 @@ def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> 
 
 
 def work(cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], extensions: str) -> str:
-    """Train one block wherever this is called: its status, "busy", or why it failed. Only a lost worker raises, or one
-    that is told to stop, or whose parent died."""
+    """Train one block wherever this is called: its status, "busy", or why it failed. Only a lost worker raises; one
+    that is told to stop ends, once the run is saved."""
     os.environ["KONDO_EXTENSIONS"] = extensions
-    parent = os.getppid()
 
     def watch(step: int, rows: Rows) -> None:
-        if STOP.is_set() or os.getppid() != parent:
+        if told_to_stop():
             raise Stop
 
     try:
@@ -63,6 +62,8 @@ def work(cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], extensi
         return train_block(job, Block(job.cell, tuple(seeds)), watch)
     except RunBusy:
         return BUSY
+    except Stop:
+        os._exit(1)
     except Exception as error:
         return f"failed: {type(error).__name__}: {error}"
 
@@ -95,7 +96,7 @@ def outcomes(todo: Todo, where: Launcher) -> Iterator[tuple[int, str] | None]:
             for index in ended:
                 try:
                     yield index, running.pop(index).result()
-                except (Exception, Stop) as error:
+                except Exception as error:
                     lost[index] += 1
                     if lost[index] < LIVES:
                         waiting.append(index)
