@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class Finding:
     interval: tuple[float, float] | None = None
     seeds: int = 0
     steps: int = 0
+    parts: Mapping[str, str] = field(default_factory=dict)
+    """{part of the claim, with its numbers: holds / open / fails}"""
 
 
 Check = Callable[[pd.DataFrame], Finding]
@@ -74,8 +77,11 @@ NEAR = 0.75
 
 
 def by_setting(frame: pd.DataFrame, value: str, columns: Sequence[str]) -> pd.DataFrame:
-    """Final values, [seed × setting]."""
-    table = final(frame).pivot_table(index="seed", columns=list(columns), values=value, dropna=False)
+    """Final values, [seed × setting]. A seed that diverged has an error of 1: who is left out of a mean improves it."""
+    ends = final(frame)
+    if value == "error":
+        ends = ends.assign(error=ends["error"].fillna(1.0))
+    table = ends.pivot_table(index="seed", columns=list(columns), values=value, dropna=False)
     return table.dropna(axis=1, how="all")
 
 
@@ -93,13 +99,26 @@ def too_few(errors: pd.DataFrame, wanted: Sequence[Any]) -> Finding | None:
     return None
 
 
-def verdict(*parts: bool | None) -> str:
+def verdict(parts: Collection[bool | None]) -> str:
     """All parts of a claim held, some, or none; None is a part that more runs might decide either way."""
     if all(parts):
         return REPRODUCED
     if any(parts):
         return PARTLY
     return TOO_FEW if None in parts else NOT
+
+
+def found(parts: Mapping[str, bool | None], detail: str, measured: Interval | float | None, **size: int) -> Finding:
+    """What the parts of a claim come to, with the number that says most."""
+    spread = (measured.low, measured.high) if isinstance(measured, Interval) else None
+    value = measured.mean if isinstance(measured, Interval) else measured
+    outcomes = {text: "open" if held is None else "holds" if held else "fails" for text, held in parts.items()}
+    return Finding(verdict(parts.values()), detail, value, spread, parts=outcomes, **size)
+
+
+def possible(interval: Interval) -> Interval:
+    """A difference of two shares is never more than one."""
+    return Interval(*(min(max(each, -1.0), 1.0) for each in (interval.mean, interval.low, interval.high)))
 
 
 def below(interval: Interval, bound: float) -> bool | None:
@@ -123,8 +142,8 @@ def span(interval: Interval, form: str = ".2%") -> str:
 
 
 def points(interval: Interval) -> str:
-    """A difference of two shares, which is never more than a hundred points."""
-    mean, low, high = (100 * min(max(each, -1.0), 1.0) for each in (interval.mean, interval.low, interval.high))
+    """A difference of two shares."""
+    mean, low, high = (100 * each for each in dataclasses.astuple(possible(interval)))
     return f"{mean:.2f} points ({low:.2f} to {high:.2f})"
 
 
@@ -162,7 +181,7 @@ def gate_dominates(frame: pd.DataFrame) -> Finding:
     gates = [setting for setting in errors if setting not in ("PG", "DG", "CE (oracle)")]
     if few := too_few(errors, ["PG", "DG", *gates]) or (None if gates else Finding(TOO_FEW, "no gates")):
         return few
-    results, dominated = [], []
+    results, parts = [], dict[str, bool | None]()
     for reference in ("PG", "DG"):
         cheaper = [gate for gate in gates if costs[gate].mean() < costs[reference].mean()]
         tried = {gate: paired(errors[gate], errors[reference], level=1 - 0.05 / len(gates)) for gate in cheaper}
@@ -170,20 +189,18 @@ def gate_dominates(frame: pd.DataFrame) -> Finding:
             best = min(tried, key=lambda gate: tried[gate].high)
             results.append((reference, best, tried[best], costs[best].mean() / costs[reference].mean()))
         held = [below(difference, 0) for difference in tried.values()]
-        dominated.append(True if any(held) else None if None in held else False)
+        closest = f": {best}, difference {points(tried[best])}" if tried else ""
+        parts[f"some gate that buys less ends below {reference}{closest}"] = (
+            True if any(held) else None if None in held else False
+        )
     detail = "; ".join(
         f"{gate} against {reference}: error {share(errors[gate].mean())} against "
         f"{share(errors[reference].mean())}, with {part:.0%} of the backward passes"
         for reference, gate, _, part in results
     )
     hardest = max((difference for _, _, difference, _ in results), key=lambda each: each.high, default=None)
-    return Finding(
-        verdict(*dominated),
-        detail or "no gate needed fewer backward passes",
-        None if hardest is None else hardest.mean,
-        None if hardest is None else (hardest.low, hardest.high),
-        **scope(frame, errors),
-    )
+    measured = None if hardest is None else possible(hardest)
+    return found(parts, detail or "no gate needed fewer backward passes", measured, **scope(frame, errors))
 
 
 @claim(
@@ -200,13 +217,17 @@ def gate_matches_dg(frame: pd.DataFrame) -> Finding:
         return few
     gap = paired(errors["DG-K ρ=3%"], errors["DG"])
     costs = costs_until(frame)
-    ratios = {name: ratio(costs[name], costs["DG-K ρ=3%"]) for name in ("PG", "DG")}
-    return Finding(
-        verdict(below(gap, MARGIN), reaches(ratios["PG"], 100)),
+    ratios = {name: cheaper(costs, "DG-K ρ=3%", name) for name in ("PG", "DG")}
+    parts = {
+        f"ends less than half a point above DG: {points(gap)}": below(gap, MARGIN),
+        f"PG needs about 100 times as many backward passes: {times(ratios['PG'])}": reaches(ratios["PG"], 100),
+    }
+    return found(
+        parts,
         f"final error {errors['DG-K ρ=3%'].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference "
-        f"{points(gap)}; backward passes to 5% error: DG {times(ratios['DG'])} as many, PG {times(ratios['PG'])}",
-        ratios["PG"].mean,
-        (ratios["PG"].low, ratios["PG"].high),
+        f"{points(gap)}; backward passes to 5% error: DG {times(ratios['DG'])} as many, PG {times(ratios['PG'])}"
+        + never(costs, "DG-K ρ=3%", "DG", "PG"),
+        ratios["PG"],
         **scope(frame, errors),
     )
 
@@ -226,17 +247,17 @@ def gate_is_cheaper(frame: pd.DataFrame) -> Finding:
     factors = {}
     for c in (1, 4, 8, 16):
         costs = costs_until(frame, c)
-        factors["DG", c] = ratio(costs["PG"], costs["DG"])
-        factors["DG-K", c] = ratio(costs["PG"], costs["DG-K ρ=3%"])
+        factors["DG", c] = cheaper(costs, "DG", "PG")
+        factors["DG-K", c] = cheaper(costs, "DG-K ρ=3%", "PG")
     dg = min((factors["DG", c] for c in (1, 4, 8, 16)), key=lambda each: each.mean)
-    late = int((~_reached(frame)["PG"]).sum())
-    return Finding(
-        verdict(reaches(dg, 2), reaches(factors["DG-K", 4], 6), reaches(factors["DG-K", 8], 10)),
+    parts = {f"DG about 2 times cheaper at every c: {times(dg)}": reaches(dg, 2)}
+    for c, paper in ((4, 6), (8, 10)):
+        parts[f"DG-K about {paper} times at c = {c}: {times(factors['DG-K', c])}"] = reaches(factors["DG-K", c], paper)
+    return found(
+        parts,
         f"cheaper than PG: DG at least {times(dg)} at every c; DG-K {times(factors['DG-K', 4])} at c = 4, "
-        f"{times(factors['DG-K', 8])} at c = 8"
-        + (f"; lower bounds, as {late} seeds of PG never reached 5%" if late else ""),
-        factors["DG-K", 4].mean,
-        (factors["DG-K", 4].low, factors["DG-K", 4].high),
+        f"{times(factors['DG-K', 8])} at c = 8" + never(costs, "DG-K ρ=3%", "DG", "PG"),
+        factors["DG-K", 4],
         **scope(frame, errors),
     )
 
@@ -256,14 +277,14 @@ def delight_ranks_best(frame: pd.DataFrame) -> Finding:
     if few := too_few(errors, ["delight", "advantage", "surprisal", "uniform", *others]):
         return few
     gaps = {name: paired(errors["delight"], errors[name], 1 - 0.05 / len(others)) for name in others}
-    closest = max(gaps, key=lambda name: gaps[name].high)
-    beaten = [name for name in others if gaps[name].high < 0]
-    return Finding(
-        verdict(*(below(gap, 0) for gap in gaps.values())),
-        f"delight {errors['delight'].mean():.2%}; beats {len(beaten)} of {len(others)}; closest: {closest} at "
-        f"{errors[closest].mean():.2%}, difference {points(gaps[closest])}",
-        gaps[closest].mean,
-        (gaps[closest].low, gaps[closest].high),
+    closest = max(gaps, key=lambda name: gaps[name].mean)
+    unbeaten = [f"{name} ({errors[name].mean():.1%})" for name in others if gaps[name].high >= 0]
+    return found(
+        {f"below {name}: {points(gap)}": below(gap, 0) for name, gap in gaps.items()},
+        f"delight {errors['delight'].mean():.2%}; beats {len(others) - len(unbeaten)} of {len(others)}; closest: "
+        f"{closest} at {errors[closest].mean():.2%}, difference {points(gaps[closest])}"
+        + (f"; not surely beaten, for their scatter: {', '.join(unbeaten)}" if unbeaten else ""),
+        possible(gaps[closest]),
         **scope(frame, errors),
     )
 
@@ -283,11 +304,14 @@ def noise_is_tolerated(frame: pd.DataFrame) -> Finding:
         return few
     rises = {method: paired(errors[method, 0.5], errors[method, 0.0]) for method in ("dg", "dgk")}
     more = paired(errors["dgk", 0.5] - errors["dgk", 0.0], errors["dg", 0.5] - errors["dg", 0.0])
-    return Finding(
-        verdict(below(rises["dg"], MARGIN), below(negated(more), 0)),
+    parts = {
+        f"DG rises by less than half a point: {points(rises['dg'])}": below(rises["dg"], MARGIN),
+        f"DG-K rises by more than DG: {points(more)}": below(negated(more), 0),
+    }
+    return found(
+        parts,
         f"at 50% noise DG's error rises by {points(rises['dg'])}, DG-K's by {points(rises['dgk'])}",
-        more.mean,
-        (more.low, more.high),
+        possible(more),
         **scope(exact, errors),
     )
 
@@ -300,21 +324,25 @@ def noise_is_tolerated(frame: pd.DataFrame) -> Finding:
     "mnist_staleness",
 )
 def dg_survives_staleness(frame: pd.DataFrame) -> Finding:
-    """DG's error is below PG's and IS-PG's at 95%; PG's is about five times DG's or more; DG's is below 4%."""
+    """DG's error is below IS-PG's and IS-PG's below PG's, at 95%; PG's is about five times DG's or more; DG's is below
+    4%."""
     stale = frame[frame["friction.staleness.delay"] == 1000]
     errors = by_setting(stale, "error", ["method.name"])
     if few := too_few(errors, ["pg", "is_pg", "dg"]):
         return few
-    gaps = {name: paired(errors["dg"], errors[name]) for name in ("pg", "is_pg")}
-    closest = max(gaps.values(), key=lambda each: each.high)
+    ahead, between = paired(errors["dg"], errors["is_pg"]), paired(errors["is_pg"], errors["pg"])
+    fails, learns = factor(errors["pg"], errors["dg"]), bootstrap(errors["dg"])
     means = errors.mean()
-    return Finding(
-        verdict(
-            below(closest, 0), reaches(factor(errors["pg"], errors["dg"]), 5), below(bootstrap(errors["dg"]), 0.04)
-        ),
+    parts = {
+        f"DG below IS-PG: {points(ahead)}": below(ahead, 0),
+        f"IS-PG below PG: {points(between)}": below(between, 0),
+        f"PG's error about 5 times DG's or more: {times(fails)}": reaches(fails, 5),
+        f"DG below 4%: {span(learns)}": below(learns, 0.04),
+    }
+    return found(
+        parts,
         "final errors: " + ", ".join(f"{name(str(method))} {mean:.1%}" for method, mean in means.items()),
-        closest.mean,
-        (closest.low, closest.high),
+        possible(ahead),
         **scope(stale, errors),
     )
 
@@ -335,15 +363,18 @@ def dg_aligns(frame: pd.DataFrame) -> Finding:
     indexed = course.set_index(["seed", "step"])
     begun = indexed.loc[list(starts.items())].reset_index("step")
     changes = {method: paired(ends[f"cos_{method}_mixed"], begun[f"cos_{method}_mixed"]) for method in ("pg", "dg")}
-    return Finding(
-        verdict(below(changes["pg"], 0), below(negated(changes["dg"]), 0)),
+    parts = {
+        f"PG's cosine falls: {span(changes['pg'], '+.2f')}": below(changes["pg"], 0),
+        f"DG's rises: {span(changes['dg'], '+.2f')}": below(negated(changes["dg"]), 0),
+    }
+    return found(
+        parts,
         "; ".join(
             f"{name(method)}: from {begun[f'cos_{method}_mixed'].mean():.2f} to "
             f"{ends[f'cos_{method}_mixed'].mean():.2f}, change {span(change, '.2f')}"
             for method, change in changes.items()
         ),
-        changes["dg"].mean,
-        (changes["dg"].low, changes["dg"].high),
+        changes["dg"],
         seeds=len(starts),
         steps=int(frame["steps"].max()),
     )
@@ -363,20 +394,31 @@ def importance_sampling_is_no_substitute(frame: pd.DataFrame) -> Finding:
     if few := too_few(errors, [(method, delay) for method in ("is_pg", "dg") for delay in delays] or [("dg", 100)]):
         return few
     gaps = {d: paired(errors["dg", d], errors["is_pg", d], 1 - 0.05 / len(delays)) for d in delays}
-    last = gaps[delays[-1]]
-    return Finding(
-        verdict(*(below(gap, 0) for gap in gaps.values())),
+    return found(
+        {f"DG below IS-PG at D = {delay:g}: {points(gap)}": below(gap, 0) for delay, gap in gaps.items()},
         "DG minus IS-PG: " + "; ".join(f"D = {delay:g}: {points(gap)}" for delay, gap in gaps.items()),
-        last.mean,
-        (last.low, last.high),
+        possible(gaps[delays[-1]]),
         **scope(stale, errors),
     )
 
 
-def ratio(theirs: pd.Series, ours: pd.Series) -> Interval:
-    """Geometric mean of theirs over ours, seed by seed."""
-    logs = bootstrap(np.log((theirs / ours).dropna()))
+def cheaper(costs: pd.DataFrame, ours: str, theirs: str) -> Interval:
+    """By what factor one setting reaches 5% error at less cost than another, in the geometric mean over seeds that both
+    have. A seed of theirs that never gets there counts with all it spent, a bound against the claim; so does none of
+    ours at all: the factor is then 0, and open unless every seed failed."""
+    both = costs[[("total", theirs), ("total", ours), ("reached", ours)]].dropna()
+    there = both["reached", ours].astype(bool)
+    if not there.all():
+        return Interval(0.0, 0.0, np.inf if there.any() else 0.0)
+    logs = bootstrap(np.log(both["total", theirs].astype(float) / both["total", ours].astype(float)))
     return Interval(*np.exp([logs.mean, logs.low, logs.high]))
+
+
+def never(costs: pd.DataFrame, *settings: str) -> str:
+    """Which seeds of these never got there, in words."""
+    late = {setting: int((costs["reached", setting] == False).sum()) for setting in settings}  # noqa: E712  NaN: no run
+    words = [f"{count} of {setting}" for setting, count in late.items() if count]
+    return f"; seeds that never reached 5%: {', '.join(words)}" if words else ""
 
 
 def labelled(frame: pd.DataFrame, value: str) -> pd.DataFrame:
@@ -390,15 +432,11 @@ def setting_names(frame: pd.DataFrame) -> list[str]:
 
 
 def costs_until(frame: pd.DataFrame, c: float | None = None, target: float = 0.05) -> pd.DataFrame:
-    """What was spent until the error was 5%, [seed × setting]: backward passes, or forward + screened + c·backward."""
+    """What was spent until the error was 5%, as total, and whether it was reached, [seed × (…, setting)]: backward
+    passes, or forward + screened + c·backward."""
     spent = cost_to_reach(frame.assign(setting=setting_names(frame)), target, ["setting"])
     total = spent["backward"] if c is None else spent["forward"] + spent["screened"] + c * spent["backward"]
-    return spent.assign(total=total).pivot_table(index="seed", columns="setting", values="total")
-
-
-def _reached(frame: pd.DataFrame, target: float = 0.05) -> pd.DataFrame:
-    spent = cost_to_reach(frame.assign(setting=setting_names(frame)), target, ["setting"])
-    return spent.pivot(index="seed", columns="setting", values="reached").eq(True)
+    return spent.assign(total=total).pivot(index="seed", columns="setting", values=["total", "reached"])
 
 
 def _finite(value: Any) -> Any:

@@ -14,10 +14,10 @@ from analysis.claims import (
     Finding,
     below,
     claim,
+    found,
     negated,
     setting_names,
     span,
-    verdict,
 )
 from analysis.load import final
 from analysis.stats import Interval, bootstrap, paired
@@ -53,13 +53,17 @@ def gate_points_along(frame: pd.DataFrame) -> Finding:
     across = float(gate["perpendicular_simulated"].max())
     share = bootstrap((gate["share_simulated"] / gate["p"]).groupby(gate["seed"]).mean())
     dg = unfold(frame[frame["method.name"] == "dg"], columns)
-    return Finding(
-        verdict(cosine > 1 - 1e-6, across < 1e-9, abs(share.mean - 1) < 0.02),
+    parts: dict[str, bool | None] = {
+        f"the lowest cosine is 1 to rounding: {cosine:.7f}": cosine > 1 - 1e-6,
+        f"no variance across ∇J: {across:.1g} of |E|²": across < 1e-9,
+        f"the share bought is p: {span(share, '.4f')} times p": abs(share.mean - 1) < 0.02,
+    }
+    return found(
+        parts,
         f"lowest cosine {cosine:.7f}; variance across ∇J at most {across:.1g} of |E|²; backward passes "
         f"{span(share, '.4f')} times p. Along ∇J whatever the wrong arms; DG only where these are equal (else down to "
         f"{dg['cosine_skewed'].min():.2f})",
         cosine,
-        None,
         **studied(frame),
     )
 
@@ -88,13 +92,17 @@ def gate_needs_few(frame: pd.DataFrame) -> Finding:
     free, expected = slope("pg", "confidence", "needed_simulated"), slope("pg", "oracle", "needed_simulated")
     gate = slope("dgk", "confidence", "kept")
     kept = rows[(rows["method.name"] == "dgk")]["kept"].mean()
-    return Finding(
-        verdict(below(free, -1.75), below(expected, -1.75), abs(gate.mean) < 0.1),
+    parts = {
+        f"PG's power of p is −1.75 or steeper with b = Σπ²: {span(free, '.2f')}": below(free, -1.75),
+        f"… and with b = p: {span(expected, '.2f')}": below(expected, -1.75),
+        f"that of the gate's backward passes is within 0.1 of 0: {span(gate, '.2f')}": abs(gate.mean) < 0.1,
+    }
+    return found(
+        parts,
         f"PG's samples grow as p to the power of {span(free, '.2f')} with b = Σπ², but {span(expected, '.2f')} with "
         f"the expected reward b = p, where its failures weigh little too; the gate buys {kept:.2f} backward "
         f"passes (log 1/δ = {-math.log(frame['task.delta'].iloc[0]):.2f}) at every p, power {span(gate, '.2f')}",
-        free.mean,
-        (free.low, free.high),
+        free,
         **studied(frame),
     )
 
@@ -124,16 +132,21 @@ def price_buys(frame: pd.DataFrame) -> Finding:
     }
     best = {reference: max(tried, key=lambda gate: tried[gate].low) for reference, tried in gaps.items()}
     most = str(per_pass[gates].idxmax())
-    return Finding(
-        verdict(*(below(negated(gaps[reference][best[reference]]), 0) for reference in ("PG", "DG"))),
+    best_gaps = {reference: gaps[reference][gate] for reference, gate in best.items()}
+    return found(
+        {
+            f"some gate's cosine is above {reference}'s: {best[reference]}, difference {span(gap, '+.3f')}": below(
+                negated(gap), 0
+            )
+            for reference, gap in best_gaps.items()
+        },
         "; ".join(
             f"{best[reference]} against {reference}: cosine {cosine[best[reference]].mean():.3f} against "
             f"{cosine[reference].mean():.3f} with {share[best[reference]]:.0%} of the backward passes"
             for reference in ("PG", "DG")
         )
         + f"; progress per backward pass is highest at {most}, {per_pass[most] / per_pass['PG']:.1f} times PG's",
-        gaps["PG"][best["PG"]].mean,
-        (gaps["PG"][best["PG"]].low, gaps["PG"][best["PG"]].high),
+        best_gaps["PG"],
         **studied(frame),
     )
 
@@ -161,13 +174,15 @@ def mixes_misrank(frame: pd.DataFrame) -> Finding:
     worst = float(delight[["misranked_simulated", "misranked_skewed_simulated"]].max().max())
     skewed = mixes.dropna(subset=["misranked_skewed_simulated"])
     beyond = skewed[skewed["gate.alpha"] > skewed["critical"]]["misranked_skewed_simulated"]
-    return Finding(
-        verdict(agree == 1.0, worst == 0.0),
+    return found(
+        {
+            f"every mix is on the predicted side of α*: {agree:.1%}": agree == 1.0,
+            f"delight mis-ranks none: {worst:.0%}": worst == 0.0,
+        },
         f"{agree:.1%} of the points are on the predicted side of α* = L⁺/(1+L⁺); delight mis-ranks {worst:.0%}. "
         f"The formula is for L > 0, p > 1/K: read literally for L < −1 it exceeds 1 and is wrong at {wrong:.0%} of the "
         f"points there. With unequal wrong arms up to {beyond.max():.0%} of the failures are mis-ranked above α*",
         agree,
-        None,
         **studied(frame),
     )
 
@@ -189,29 +204,34 @@ def gate_gambles(frame: pd.DataFrame) -> Finding:
     rows = rows.assign(end=[curve[-1] for curve in rows["learned"]]).astype({"sigma": float, "opened_simulated": float})
     gate = rows[rows["method.name"] == "dgk"]
     quiet, loud = gate[gate["sigma"] <= 0.3], gate[gate["sigma"] >= 3]
-    excess = bootstrap(quiet["opened_simulated"] - 0.5 * np.exp(-((quiet["task.start"] / quiet["sigma"]) ** 2) / 2))
-    opened = bootstrap(loud["opened_simulated"])
+    above = quiet["opened_simulated"] - 0.5 * np.exp(-((quiet["task.start"] / quiet["sigma"]) ** 2) / 2)
+    excess = bootstrap(above.groupby(quiet["seed"]).mean())  # values of σ are no replicates
+    opened = bootstrap(loud.groupby("seed")["opened_simulated"].mean())
     errors = rows[rows["sigma"] == 3].pivot_table(index="seed", columns=["method.name", "task.noise"], values="end")
     gaps = {
         (method, noise): paired(errors[method, noise], errors["pg", noise])
         for method in ("dg", "dgk")
         for noise in ("bad", "both")
     }
-    return Finding(
-        verdict(
-            below(excess, 0),
-            below(negated(opened), -0.25),
-            *(below(negated(gaps[method, "bad"]), -0.05) for method in ("dg", "dgk")),
-            *(below(gaps[method, "both"], 0.05) for method in ("dg", "dgk")),
-        ),
+    parts = {
+        f"opens less than ½ exp(−p²Δ²/2σ²) for σ ≤ 0.3Δ: {span(excess, '+.2%')}": below(excess, 0),
+        f"opens for more than a quarter at σ ≥ 3Δ: {span(opened, '.1%')}": below(negated(opened), -0.25),
+    }
+    for method in ("dg", "dgk"):
+        bad, both = gaps[method, "bad"], gaps[method, "both"]
+        parts[f"bad arm noisy: {name(method)} ends above PG by more than 0.05: {span(bad, '.3f')}"] = below(
+            negated(bad), -0.05
+        )
+        parts[f"both noisy: {name(method)} does not: {span(both, '.3f')}"] = below(both, 0.05)
+    return found(
+        parts,
         f"it opens for {quiet['opened_simulated'].mean():.1%} of bad samples at σ ≤ 0.3Δ, {span(opened, '.1%')} at "
         "σ ≥ 3Δ; error above PG's at σ = 3Δ: "
         + "; ".join(
             f"{name(method)}, {'bad arm' if noise == 'bad' else 'both arms'} noisy: {span(gap, '.3f')}"
             for (method, noise), gap in gaps.items()
         ),
-        gaps["dgk", "bad"].mean,
-        (gaps["dgk", "bad"].low, gaps["dgk", "bad"].high),
+        gaps["dgk", "bad"],
         **studied(frame),
     )
 
@@ -231,8 +251,12 @@ def dg_aligns_on_bandits(frame: pd.DataFrame) -> Finding:
     first, last = float(rows["delta"].max()), float(rows["delta"].min())
     changes = {method: paired(table[method, last], table[method, first]) for method in ("pg", "dg", "dgk")}
     exact = {method: rows[rows["method.name"] == method].groupby("delta").first() for method in changes}
-    return Finding(
-        verdict(below(changes["pg"], 0), below(negated(changes["dg"]), 0)),
+    parts = {
+        f"PG's batch cosine falls: {span(changes['pg'], '+.3f')}": below(changes["pg"], 0),
+        f"DG's rises: {span(changes['dg'], '+.3f')}": below(negated(changes["dg"]), 0),
+    }
+    return found(
+        parts,
         f"from δ = {first:g} to {last:g}, of a batch: "
         + "; ".join(f"{name(method)} {span(change, '+.3f')}" for method, change in changes.items())
         + "; of the expected update: "
@@ -242,8 +266,7 @@ def dg_aligns_on_bandits(frame: pd.DataFrame) -> Finding:
             for method, each in exact.items()
         )
         + f" (predicted for PG at the end: A√δ = {exact['pg']['collapse'][last]:.3f})",
-        changes["dg"].mean,
-        (changes["dg"].low, changes["dg"].high),
+        changes["dg"],
         **studied(frame),
     )
 
@@ -267,15 +290,22 @@ def sign_matters(frame: pd.DataFrame) -> Finding:
     simulated = {method: last[last["method.name"] == method]["batch_cosine_simulated"] for method in ("dg", "is_pg")}
     gap = paired(simulated["dg"], simulated["is_pg"])
     end, other = dg.iloc[0], sampling.iloc[0]
-    return Finding(
-        verdict(bool(end["cosine"] > end["blind"]), bool(end["batch_cosine"] > end["batch_blind"])),
+    parts: dict[str, bool | None] = {
+        f"DG's expected update above the best sign-blind: {end['cosine']:.4f} against {end['blind']:.4f}": bool(
+            end["cosine"] > end["blind"]
+        ),
+        f"… of a batch: {end['batch_cosine']:.4f} against {end['batch_blind']:.4f}": bool(
+            end["batch_cosine"] > end["batch_blind"]
+        ),
+    }
+    return found(
+        parts,
         f"at δ = {dg.index[0]:g}, expected update: best sign-blind {end['blind']:.4f}, exact IS {other['cosine']:.4f} "
         f"(its mean is ∇J whatever the behaviour), DG {end['cosine']:.4f}; of a batch: best sign-blind "
         f"{end['batch_blind']:.4f}, exact IS {other['batch_cosine']:.4f}, DG {end['batch_cosine']:.4f}, which is above "
         f"the best sign-blind at {above} of {len(dg)} δ; simulated, DG minus exact IS {span(gap, '+.4f')}. But these "
         "must know the behaviour or the population, and DG neither",
-        gap.mean,
-        (gap.low, gap.high),
+        gap,
         **studied(frame),
     )
 
@@ -301,11 +331,13 @@ def dg_is_a_soft_gate(frame: pd.DataFrame) -> Finding:
     off = ((means.loc[1.0] - dg) / np.sqrt(dg * (1 - dg) / tosses)).abs().max()
     chi = pd.Series({key: -key[0] * math.log(key[1]) for key in hard.index})
     far = (means.loc[0.1] - hard)[chi.abs() > 1].abs().max()
-    return Finding(
-        verdict(bool(off < 5), bool(far < 0.01)),
+    return found(
+        {
+            f"DG's weight within five standard errors: {off:.1f}": bool(off < 5),
+            f"the hard gate's within 1% at η = 0.1: {far:.1g}": bool(far < 0.01),
+        },
         f"largest deviation from DG's weight {off:.1f} standard errors over {len(dg)} samples (U, π); from the hard "
         f"gate's at η = 0.1, where |χ| > 1, {far:.1g}",
         float(off),
-        None,
         **studied(frame),
     )

@@ -13,6 +13,8 @@ from scipy.stats import norm as normal
 from scipy.stats import t as student
 
 RESAMPLES = 10_000
+RESOLUTION = 1e-9
+"""In a factor a value below this, say an error of exactly 0, counts as this."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ def factor(theirs: pd.Series, ours: pd.Series, level: float = 0.95) -> Interval:
 
     Seeds are drawn in pairs. The interval is made on the logarithm, where a factor and its inverse are equally far.
     """
-    both = pd.concat([theirs, ours], axis=1).dropna().to_numpy(dtype=float)
+    both = pd.concat([theirs, ours], axis=1).dropna().to_numpy(dtype=float).clip(RESOLUTION)
     logs = _interval(both.T, lambda drawn: np.log(drawn[0].mean(axis=-1) / drawn[1].mean(axis=-1)), level)
     return Interval(*np.exp([logs.mean, logs.low, logs.high]))
 

@@ -37,8 +37,8 @@ def aggregate(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str] = ("
 def cost_to_reach(frame: pd.DataFrame, target: float, by: Sequence[str] = SETTING) -> pd.DataFrame:
     """A row per (setting, seed): what had been spent when the error first fell to the target.
 
-    Between two evaluations the error is taken to fall as a straight line on log axes. A seed that never gets there has
-    what it spent in all, and reached = False.
+    Between two evaluations the error is taken to fall as a straight line on log axes. A seed that never gets there,
+    having diverged or not, has what it spent in all, and reached = False.
     """
     rows = []
     frame = frame.assign(seconds=seconds(frame))
@@ -48,7 +48,7 @@ def cost_to_reach(frame: pd.DataFrame, target: float, by: Sequence[str] = SETTIN
         errors, spent = course["error"].to_numpy(), course[costs].to_numpy(dtype=float)
         below = np.flatnonzero(errors <= target)
         if len(below) == 0:
-            at = spent[-1]
+            at = group.sort_values("step")[costs].to_numpy(dtype=float)[-1]
         elif below[0] == 0:
             at = spent[0]
         else:
@@ -56,6 +56,8 @@ def cost_to_reach(frame: pd.DataFrame, target: float, by: Sequence[str] = SETTIN
             share = np.log(errors[i - 1] / target) / np.log(errors[i - 1] / max(errors[i], 1e-12))
             at = spent[i - 1] + share * (spent[i] - spent[i - 1])
         rows.append(
-            dict(zip([*by, "seed"], key, strict=True)) | dict(zip(costs, at, strict=True)) | {"reached": len(below) > 0}
+            dict(zip([*by, "seed"], key, strict=True))
+            | dict(zip(costs, at, strict=True))
+            | {"reached": len(below) > 0, "diverged": len(course) < len(group)}
         )
     return pd.DataFrame(rows)
