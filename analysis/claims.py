@@ -270,7 +270,7 @@ def gate_is_cheaper(frame: pd.DataFrame) -> Finding:
 )
 def delight_ranks_best(frame: pd.DataFrame) -> Finding:
     """Better: the paired difference in final error is below zero at 95%, Bonferroni-corrected."""
-    frame = frame.assign(priority=frame["gate.priority"].where(
+    frame = frame.assign(priority=frame["gate.priority"].replace("abs_advantage", "|advantage|").where(
         frame["gate.priority"] != "additive", "additive " + frame["gate.alpha"].astype(str)))  # fmt: skip
     errors = by_setting(frame, "error", ["priority"])
     others = [str(name) for name in errors if name != "delight"]

@@ -38,30 +38,39 @@ def figures() -> dict[str, ModuleType]:
     return {name: importlib.import_module(f"analysis.figures.{name}") for name in names}
 
 
-def draw(figure: str, runs: Path, scale: str, out: Path, formats: Sequence[str] = style.FORMATS) -> list[Path]:
-    """figures/<name>.{png,pdf,svg,csv}; [] where there are no finished runs to draw."""
-    module = figures()[figure]
-    frame = load_figure(runs, scale, figure)
-    if frame.empty or not (frame["step"] == frame["steps"]).any():
-        return []
+Places = Sequence[tuple[Path, Path]]
+"""Folders of run folders, each with where its figures go."""
+
+
+def draw(figure: str, places: Places, scale: str, formats: Sequence[str] = style.FORMATS) -> list[Path]:
+    """figures/<name>.{png,pdf,svg,csv}; none where there are no finished runs to draw. Sets of logs that are drawn
+    together have the same axes."""
+    module, tables = figures()[figure], {}
+    for runs, out in places:
+        frame = load_figure(runs, scale, figure)
+        if len(frame) and (frame["step"] == frame["steps"]).any():
+            tables[out] = frame
     with mpl.rc_context(style.RC):
-        table = module.select(frame)
-        paths = style.save(module.plot(table), out / figure, formats)
-    csv = out / f"{figure}.csv"
-    table.to_csv(csv, index=False, float_format="%.9g")
-    return [*paths, csv]
+        tables = {out: module.select(frame) for out, frame in tables.items()}
+        drawn = {out: module.plot(table) for out, table in tables.items()}
+        style.common_axes(list(drawn.values()))
+        paths = [path for out, each in drawn.items() for path in style.save(each, out / figure, formats)]
+    for out, table in tables.items():
+        paths.append(out / f"{figure}.csv")
+        table.to_csv(paths[-1], index=False, float_format="%.9g")
+    return paths
 
 
 def draw_all(
-    names: Sequence[str], runs: Path, scale: str, out: Path, formats: Sequence[str] = style.FORMATS
+    names: Sequence[str], places: Places, scale: str, formats: Sequence[str] = style.FORMATS
 ) -> Iterator[tuple[str, list[Path]]]:
     """Each figure's name and files, in order, drawn side by side in one process per core."""
     workers = min(len(names), len(os.sched_getaffinity(0)))
     if workers < 2:
-        yield from ((name, draw(name, runs, scale, out, formats)) for name in names)
+        yield from ((name, draw(name, places, scale, formats)) for name in names)
         return
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        drawn = [pool.submit(draw, name, runs, scale, out, formats) for name in names]
+        drawn = [pool.submit(draw, name, places, scale, formats) for name in names]
         yield from ((name, future.result()) for name, future in zip(names, drawn, strict=True))
 
 
@@ -78,7 +87,7 @@ def main(arguments: list[str] | None = None) -> int:
     if not asked.runs.is_dir():
         parser.error(f"--runs {asked.runs}: no such folder")
     missing = 0
-    for figure, paths in draw_all(asked.figures or list(figures()), asked.runs, asked.scale, asked.out):
+    for figure, paths in draw_all(asked.figures or list(figures()), [(asked.runs, asked.out)], asked.scale):
         print(
             f"{figure}: {paths[0]}"
             if paths

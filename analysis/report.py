@@ -30,6 +30,7 @@ from analysis.load import Plan, final, load_figure, read_json, read_plan, run_fo
 
 CSS = Path(__file__).with_name("report.css")
 MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", TOO_FEW: "…"}
+PART_MARKS = {"holds": "✓", "open": "…", "fails": "✗"}
 
 
 @dataclass(frozen=True)
@@ -57,12 +58,22 @@ class Source:
     def plan(self, figure: str) -> Plan | None:
         return read_plan(self.runs, self.scale, figure)
 
-    def draw_missing(self) -> None:
-        """Draw what the page shows and is not drawn yet."""
-        planned = [name for name in figures() if self.plan(name)]
-        missing = [name for name in planned if not (self.figures / f"{name}.svg").exists()]
-        for _ in draw_all(missing, self.runs, self.scale, self.figures, ("svg",)):
-            pass
+
+def draw_missing(sources: Sequence[Source]) -> None:
+    """Draw what the page shows and is not drawn yet, the same figure of all sources on the same axes."""
+    planned = [name for name in figures() if any(source.plan(name) for source in sources)]
+    missing = [name for name in planned if any(not (each.figures / f"{name}.svg").exists() for each in sources)]
+    for _ in draw_all(missing, [(each.runs, each.figures) for each in sources], sources[0].scale, ("svg",)):
+        pass
+
+
+def short_names(paths: Sequence[Path]) -> list[str]:
+    """As much of the end of each path as tells them apart."""
+    parts = [path.absolute().parts for path in paths]
+    length = 1
+    while len({part[-length:] for part in parts}) < len(set(parts)):
+        length += 1
+    return [str(Path(*part[-length:])) for part in parts]
 
 
 def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> str:
@@ -73,15 +84,19 @@ def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> s
     summary = ", ".join(f"{tally[word]} {word}" for word in MARKS if tally[word])
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>kondo: what held</title><style>{CSS.read_text()}</style></head><body><main>
+<title>kondo: what held</title><style>{CSS.read_text()}</style></head>
+<body class="{"compared" if len(sources) > 1 else "single"}"><main>
 <h1>What held</h1>
 <p>The claims of <em>Does This Gradient Spark Joy?</em> (arXiv 2603.20526, J) and <em>Delightful Distributed Policy
 Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
 {_esc(summary)}. Each is a predicate over the logs, in <code>analysis/claims*.py</code>, whose parts hold, do not hold,
-or are left open by a 95% confidence interval (a bootstrap over seeds, corrected where several comparisons are made at
-once): “{REPRODUCED}”, all parts hold; “{PARTLY}”, some; “{NOT}”, none, and none is open; “{TOO_FEW}”, none, but some
-might. A factor of the paper's counts as reached from three quarters of it on. Which of these rules were settled after a
-look at the numbers is in the README, under “Chosen after looking”.</p>
+or are left open by a 95% confidence interval (a bootstrap over seeds): “{REPRODUCED}”, all parts hold; “{PARTLY}”,
+some; “{NOT}”, none, and none is open; “{TOO_FEW}”, none, but some might. In J7, J12 and D3-mnist, where many
+alternatives are compared, intervals are wider by Bonferroni's rule. Elsewhere each part has its own 95%: enough for a
+claim all of whose parts must hold, but “{PARTLY}” may rest on a single part. A factor of the paper's counts as reached
+if the estimate is at least three quarters of it and the interval is above 1. A seed that diverged counts as an error of
+100%, one that never reached 5% as a failure of its method. Which of these rules were settled after a look at the
+numbers is in the README, under “Chosen after looking”.</p>
 {_table(sources, verdicts)}
 <h2>Figures</h2>
 {"".join(_figure(name, sources, verdicts) for name in shown)}
@@ -96,34 +111,54 @@ def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any
     for key, record in verdicts[0].items():
         shown = any(source.plan(record["figure"]) for source in sources)
         link = f'<a href="#{_esc(record["figure"])}">{_esc(key)}</a>' if shown else _esc(key)
-        cells = "".join(_verdict_cells(each[key]) for each in verdicts)
+        cells = "".join(
+            _verdict_cells(each[key], _named(source, sources)) for each, source in zip(verdicts, sources, strict=True)
+        )
         claim = f'<td data-label="claim">{_esc(record["claim"])}</td>'
         rows.append(
             f'<tr><th scope="row">{link}</th>{claim}{cells}<td data-label="paper">{_esc(record["paper"])}</td></tr>'
         )
-    heads = "".join(
-        f"<th>verdict{_named(source, sources)}</th><th>measured</th><th>n, steps</th>" for source in sources
-    )
+    heads = "<th>verdict</th><th>measured</th><th>n, steps</th>"
+    if len(sources) > 1:
+        heads = "".join(f"<th>measured{_esc(_named(source, sources))}</th>" for source in sources)
     return f"""<table class="claims"><thead><tr><th>id</th><th>claim</th>{heads}<th>paper</th></tr></thead>
 <tbody>{"".join(rows)}</tbody></table>"""
 
 
-def _verdict_cells(record: dict[str, Any]) -> str:
+def _verdict_cells(record: dict[str, Any], named: str) -> str:
     word = record["verdict"]
     chip = f'<span class="chip {"enough" if word == TOO_FEW else word.split()[0]}">{MARKS[word]} {_esc(word)}</span>'
     seeds, steps = record["seeds"], record["steps"]
-    named = {0: f"{seeds} seeds", 1: f"{seeds} replicates, nothing trained"}
-    size = named.get(steps, f"{seeds} seeds, {steps:,} steps") if seeds else "none"
+    usual = {0: f"{seeds} seeds", 1: f"{seeds} replicates, nothing trained"}
+    size = usual.get(steps, f"{seeds} seeds, {steps:,} steps") if seeds else "none"
+    measured = f"{_esc(record['detail'])}{_parts(record['parts'])}"
+    if named:
+        return f'<td data-label="measured{_esc(named)}">{chip} {_esc(size)}<br>{measured}</td>'
     return (
-        f'<td data-label="verdict">{chip}</td><td data-label="measured">{_esc(record["detail"])}</td>'
+        f'<td data-label="verdict">{chip}</td><td data-label="measured">{measured}</td>'
         f'<td data-label="n">{_esc(size)}</td>'
     )
+
+
+def _parts(parts: dict[str, str]) -> str:
+    """Which parts of a claim hold, folded away."""
+    if not parts:
+        return ""
+    tally = Counter(parts.values())
+    total = ", ".join(f"{tally[word]} {_plural(word, tally[word])}" for word in PART_MARKS if tally[word])
+    rows = "".join(f"<li>{PART_MARKS[word]} {_esc(word)}: {_esc(text)}</li>" for text, word in parts.items())
+    return f"<details><summary>parts: {_esc(total)}</summary><ul>{rows}</ul></details>"
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 or word == "open" else word.removesuffix("s")
 
 
 def _figure(name: str, sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any]]]) -> str:
     module = figures()[name]
     title = (module.__doc__ or name).strip().splitlines()[0]
     body = "".join(_drawing(name, source, sources) for source in sources)
+    body = f'<div class="beside">{body}</div>' if len(sources) > 1 else body
     notes = "".join(
         f"<p><b>{_esc(record['id'])}</b> {_esc(record['claim'])}. The paper: {_esc(record['paper'])}. "
         f"{_esc(word)}: {_esc(each['detail'])}.</p>"
@@ -152,9 +187,9 @@ def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
     image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
     gaps = "".join(f'<p class="gap">{_esc(gap)}</p>' for gap in _gaps(source, plan))
     return (
-        f'<figure><img src="{image}" alt="{_esc(name)}{_esc(_named(source, sources))}"><figcaption>'
-        f'<code>{_esc(plan.command)}</code> · <a download="{_esc(name)}.csv" href="{data}">data</a>'
-        f"{_esc(_named(source, sources))}</figcaption></figure>{gaps}"
+        f'<div><figure><div class="wide"><img src="{image}" alt="{_esc(name)}{_esc(_named(source, sources))}"></div>'
+        f'<figcaption><code>{_esc(plan.command)}</code> · <a download="{_esc(name)}.csv" href="{data}">data</a>'
+        f"{_esc(_named(source, sources))}</figcaption></figure>{gaps}</div>"
     )
 
 
@@ -236,19 +271,20 @@ def main(arguments: Iterable[str] | None = None) -> int:
     for name, folder in (("runs", asked.runs), ("compare", asked.compare)):
         if folder is not None and not folder.is_dir():
             parser.error(f"--{name} {folder}: no such folder")
+    folders = [asked.runs, *([asked.compare] if asked.compare else [])]
     with tempfile.TemporaryDirectory() as scratch:
         sources = [
-            Source(str(runs), runs, asked.scale, Path(scratch, str(place)))
-            for place, runs in enumerate([asked.runs, *([asked.compare] if asked.compare else [])])
+            Source(name, runs, asked.scale, Path(scratch, str(place)))
+            for place, (name, runs) in enumerate(zip(short_names(folders), folders, strict=True))
         ]
-        if asked.figures is not None:
+        if asked.figures is not None and asked.compare is None:
             sources[0] = replace(sources[0], figures=asked.figures)
-        for source in sources:
-            source.draw_missing()
+        draw_missing(sources)
         judged = [source.judge() for source in sources]
         text = page(sources, judged)
     asked.out.mkdir(parents=True, exist_ok=True)
-    (asked.out / "claims.json").write_text(json.dumps(judged[0], indent=1, ensure_ascii=False) + "\n")
+    for name, records in zip(("claims.json", "claims_compared.json"), judged, strict=False):
+        (asked.out / name).write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
     (asked.out / "index.html").write_text(text)
     for record in judged[0]:
         print(f"{record['id']:<12} {record['verdict']:<16} {record['claim']}\n{'':<30}{record['detail']}")

@@ -90,6 +90,19 @@ def note(figure: Figure, points: pd.DataFrame, extra: str = "", bands: str = "ba
     figure.supxlabel("; ".join(words), fontsize=7.5, color="#666666", x=0.01, ha="left")
 
 
+def common_axes(figures: Sequence[Figure]) -> None:
+    """The same range on the same axes of figures that have the same panels."""
+    if len({len(figure.axes) for figure in figures}) != 1:
+        return
+    for same in zip(*(figure.axes for figure in figures), strict=True):
+        for get, set_ in (("get_xlim", "set_xlim"), ("get_ylim", "set_ylim")):
+            ends = [end for axes in same for end in getattr(axes, get)()]
+            first, last = getattr(same[0], get)()
+            ends = [min(ends), max(ends)] if first < last else [max(ends), min(ends)]
+            for axes in same:
+                getattr(axes, set_)(*ends)
+
+
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """PNG, PDF and SVG without a date or a random id in them: the same figure is the same file."""
     stem.parent.mkdir(parents=True, exist_ok=True)

@@ -118,7 +118,7 @@ def test_a_figure_draws_without_the_runs_that_are_missing_or_torn(smoke, tmp_pat
     logs[1].write_text(logs[1].read_text()[:-40])
     status = logs[2].with_name("status.json")
     status.write_text(status.read_text().replace('"done"', '"running"'))
-    assert draw.draw("bandit_pareto", tmp_path / "runs", "smoke", tmp_path / "figures")
+    assert draw.draw("bandit_pareto", [(tmp_path / "runs", tmp_path / "figures")], "smoke")
 
 
 def test_a_diverged_seed_is_counted_in_the_figure_and_named_in_the_report(smoke, tmp_path):
@@ -132,7 +132,7 @@ def test_a_diverged_seed_is_counted_in_the_figure_and_named_in_the_report(smoke,
     status = log.with_name("status.json")
     seen = json.loads(status.read_text()) | {"status": "diverged", "diverged": {rows[-1]["seed"]: 7}}
     status.write_text(json.dumps(seen))
-    draw.draw("bandit_pareto", tmp_path / "runs", "smoke", tmp_path, ("svg",))
+    draw.draw("bandit_pareto", [(tmp_path / "runs", tmp_path)], "smoke", ("svg",))
     points = pd.read_csv(tmp_path / "bandit_pareto.csv").query("kind == 'point'")
     assert points["diverged"].sum() == 1
     gaps = report._gaps(report.Source("", tmp_path / "runs", "smoke", tmp_path), plan)
