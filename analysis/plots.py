@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis import style
 from analysis.load import final
@@ -26,8 +27,7 @@ def label(row: Mapping[Any, Any]) -> str:
 
 def error(row: Mapping[Any, Any]) -> str:
     """An error with its interval, in words."""
-    low, high = max(0.0, row["error_low"]), min(1.0, row["error_high"])
-    return f"{row['error']:.2%} ({low:.2%} to {high:.2%})"
+    return f"{row['error']:.2%} ({row['error_low']:.2%} to {row['error_high']:.2%})"
 
 
 def errors(table: pd.DataFrame) -> str:
@@ -46,6 +46,14 @@ def lines(axes: Axes, table: pd.DataFrame, x: str, y: str = "error", by: Sequenc
         seen[method] = seen.get(method, 0) + 1
         axes.fill_between(group[x], group[f"{y}_low"], group[f"{y}_high"], color=style.colour(method), alpha=0.15, lw=0)
         axes.plot(group[x], group[y], color=style.colour(method), ls=dash, label=label(first))
+
+
+def log_percent(axes: Axes) -> None:
+    """A log axis from left to right with few labels, in percent, where its range is too short for powers of ten."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.percent(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def floor(axes: Axes, values: pd.Series) -> None:
@@ -114,7 +122,7 @@ def pareto_panel(axes: Axes, table: pd.DataFrame, cost: str, references: Sequenc
         axes.fill_between(gates[cost], gates["error_low"], gates["error_high"], color=colour, alpha=0.15, lw=0)
         face = colour if filled else "white"
         axes.plot(gates[cost], gates["error"], marker=marker, color=colour, mfc=face, lw=0.8, label=name)
-        for gate in gates.to_dict("records") if named else ():
+        for gate in gates.to_dict("records") if named and marker != "v" else ():  # random gates are above their ρ
             text = style.gate_label(gate["gate.rate"], gate["gate.price"])
             at = gate[cost], gate["error"]
             axes.annotate(text, at, offset, textcoords="offset points", fontsize=6.5, ha="center", color=colour)

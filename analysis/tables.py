@@ -12,6 +12,10 @@ from analysis.stats import bootstrap
 
 SETTING = ["method.name", "gate.rate", "gate.price"]
 """What tells two lines of a figure apart."""
+POSSIBLE = dict.fromkeys(("error", "recall", "kept_right", "all_right"), (0.0, 1.0)) | dict.fromkeys(
+    ("entropy", "kept_surprisal", "all_surprisal"), (0.0, np.inf)
+)
+"""Where a mean can be; the interval of a few seeds may reach beyond, and is cut there."""
 
 
 def seconds(frame: pd.DataFrame) -> pd.Series:
@@ -27,7 +31,8 @@ def aggregate(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str] = ("
         row: dict[str, Any] = dict(zip(by, key if isinstance(key, tuple) else (key,), strict=True))
         for value in values:
             interval = bootstrap(group[value].dropna())
-            row |= {value: interval.mean, f"{value}_low": interval.low, f"{value}_high": interval.high}
+            low, high = np.clip([interval.low, interval.high], *POSSIBLE.get(value, (-np.inf, np.inf)))
+            row |= {value: interval.mean, f"{value}_low": low, f"{value}_high": high}
         row |= {cost: group[cost].mean() for cost in ("forward", "screened", "backward", "seconds")}
         row |= {"step": int(group["step"].max()), "seeds": group["seed"].nunique()}
         rows.append(row | {"diverged": int(group["error"].isna().sum())})

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import claims, draw, plots, report, stats
+from analysis import claims, draw, plots, report, stats, tables
 from analysis.load import final, load, read_plan
 from analysis.style import COLOURS, FORMATS, NAMES
 from experiments import compose, reproduce
@@ -190,8 +190,10 @@ def test_numbers_in_words_are_readable_and_possible():
     assert claims.times(wild) == "11,900 times (4.94 to over a million)"
     assert claims.points(stats.Interval(-0.4473, -1.2876, 0.229)) == "-44.73 points (-100.00 to 22.90)"
     assert claims.share(6.67e-5) == "0.00667%"
-    row = {"error": 0.041, "error_low": -0.01, "error_high": 1.2}
-    assert plots.error(row) == "4.10% (0.00% to 100.00%)"
+    scattered = pd.DataFrame({"error": [0.01, 0.9, 0.02], "seed": [0, 1, 2], "step": 5})
+    scattered = scattered.assign(forward=1, screened=0, backward=1, **{"method.name": "dg"})
+    (row,) = tables.aggregate(scattered, ["method.name"]).to_dict("records")
+    assert plots.error(row) == "31.00% (0.00% to 100.00%)"
 
 
 def test_drawing_from_nothing_says_what_to_do(tmp_path, capsys):

@@ -28,6 +28,7 @@ def plot(table: pd.DataFrame) -> Figure:
     table = table.sort_values(["task.baseline", "method.name"])
     names = [f"b = {NAMES.get(row['task.baseline'])}   {plots.label(row)}" for row in table.to_dict("records")]
     plots.dots(axes, table, names, [style.colour(method) for method in table["method.name"]])
-    axes.set(xscale="log", xlabel="final test error", title="MNIST: the baseline b of the advantage")
+    plots.log_percent(axes)
+    axes.set(xlabel="final test error", title="MNIST: the baseline b of the advantage")
     style.note(figure, table)
     return figure

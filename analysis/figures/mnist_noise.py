@@ -28,6 +28,7 @@ def plot(table: pd.DataFrame) -> Figure:
     ]
     plots.dots(right, screens, names, [style.colour(method) for method in screens["method.name"]])
     right.tick_params(axis="y", labelsize=7.5)
-    right.set(xscale="log", xlabel="final test error", title="… and approximate screens")
+    plots.log_percent(right)
+    right.set(xlabel="final test error", title="… and approximate screens")
     style.note(figure, table)
     return figure

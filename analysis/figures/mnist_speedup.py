@@ -50,11 +50,11 @@ def timed_once(table: pd.DataFrame) -> pd.DataFrame:
 def late(table: pd.DataFrame) -> str:
     """Which seeds never got there, in words."""
     rows = timed_once(table)
-    rows = rows[rows["reached"] < rows["seeds"]]
-    words = ", ".join(
-        f"{plots.label(row)} {row['seeds'] - row['reached']:g} of {row['seeds']:g}" for row in rows.to_dict("records")
-    )
-    return f"seeds that never got there: {words} (PG's make lower bounds, others are left out)" if words else ""
+    words = []
+    for row in rows[rows["reached"] < rows["seeds"]].to_dict("records"):
+        then = "lower bounds" if row["method.name"] == "pg" else "left out"
+        words.append(f"never there: {row['seeds'] - row['reached']:g} of {plots.label(row)} ({then})")
+    return "; ".join(words)
 
 
 def plot(table: pd.DataFrame) -> Figure:

@@ -11,7 +11,7 @@ from analysis.load import final
 from analysis.tables import aggregate
 
 GATE = ["gate.unit", "gate.rate", "gate.price"]
-COLOURS = {"sequence": style.colour("dgk"), "token": style.colour("dg")}
+COLOURS = {"sequence": style.colour("dgk"), "token": "#7b3294"}
 SHOWN = 0.03  # ρ whose course is drawn, beside λ = 0
 VALUES = ("error", "entropy", "kept_surprisal", "all_surprisal", "kept_right", "all_right")
 
