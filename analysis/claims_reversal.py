@@ -37,6 +37,8 @@ from analysis.style import name
 OTHERS = ("pg", "ppo", "pmpo")
 LEVEL = 0.25
 """The intensity at which frictions are judged; the papers' own is not known."""
+AGREEING = 6
+"""So many seeds all agree by chance in less than 5% of cases: 2 · ½ⁿ."""
 
 
 @claim(
@@ -262,15 +264,19 @@ def _grid(frame: pd.DataFrame) -> list[float]:
 
 
 def _gap(lengths: pd.DataFrame, high: str, low: str, grid: list[float]) -> Interval:
-    """How much longer the lengths of one are. A seed that solved a length and not the next that was tried would solve
-    some length in between: the interval has room for that, also where all seeds agree."""
+    """How much longer the lengths of one are. Where a few seeds all agree their interval is a point, which says more
+    than they can know (fewer than six agree by chance in more than 5% of cases): then it has room for what each would
+    solve short of the next length that was tried."""
+    gap = paired(lengths[high], lengths[low])
+    if gap.low < gap.high or lengths[[high, low]].dropna().shape[0] >= AGREEING:
+        return gap
 
     def beyond(solved: pd.Series) -> pd.Series:
         last = 2 * grid[-1] - grid[-2] if len(grid) > 1 else np.inf
         return solved.map(lambda length: next((each for each in grid if each > length), last))
 
     least, most = paired(lengths[high], beyond(lengths[low])), paired(beyond(lengths[high]), lengths[low])
-    return Interval(paired(lengths[high], lengths[low]).mean, least.low, most.high)
+    return Interval(gap.mean, least.low, most.high)
 
 
 def _at_least(gap: Interval) -> bool | None:

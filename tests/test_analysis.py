@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import claims, draw, plots, report, stats, tables
-from analysis.load import final, load, read_plan
+from analysis import claims, draw, plots, report, stats, style, tables
+from analysis.load import final, load, load_figure, read_plan
 from analysis.style import COLOURS, FORMATS, NAMES
-from experiments import compose, reproduce
+from experiments import compose, reproduce, runs
 from experiments.compose import ROOT, sweep
 from experiments.launchers import Basic
 from experiments.train import train_all
@@ -137,6 +137,57 @@ def test_a_diverged_seed_is_counted_in_the_figure_and_named_in_the_report(smoke,
     assert points["diverged"].sum() == 1
     gaps = report._gaps(report.Source("", tmp_path / "runs", "smoke", tmp_path), plan)
     assert gaps == [f"diverged: {next(iter(plan.cells.values()))} (seed {rows[-1]['seed']} at step 7)"]
+
+
+def test_two_sets_of_logs_are_shown_on_the_same_axes_with_their_own_verdicts(smoke, tmp_path, monkeypatch):
+    folder, _ = smoke
+    shutil.copytree(folder / "runs", tmp_path / "other" / "runs")
+    for log in tmp_path.glob("other/runs/bandit/*/metrics.jsonl"):
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        log.write_text("".join(json.dumps(row | {"error": row["error"] / 50}) + "\n" for row in rows))
+    drawn = {}
+    monkeypatch.setattr(style, "save", lambda figure, stem, formats: drawn.update({stem.parent.name: figure}) or [])
+    places = [(folder / "runs", tmp_path / "a"), (tmp_path / "other" / "runs", tmp_path / "b")]
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+    draw.draw("bandit_pareto", places, "smoke", ("svg",))
+    (ours,), (theirs,) = (figure.axes for figure in drawn.values())
+    assert ours.get_ylim() == theirs.get_ylim()
+    assert ours.get_ylim()[0] < pd.read_csv(tmp_path / "b" / "bandit_pareto.csv")["error"].max() / 1.01
+    monkeypatch.undo()
+    main = ["--runs", str(folder / "runs"), "--scale", "smoke", "--out", str(tmp_path / "report")]
+    assert report.main([*main, "--compare", str(tmp_path / "other" / "runs")]) == 0
+    page = (tmp_path / "report" / "index.html").read_text()
+    assert page.count("<img ") == 2 * len(draw.figures())
+    assert "measured (other/runs)" in page
+    assert {path.name for path in (tmp_path / "report").glob("*.json")} == {"claims.json", "claims_compared.json"}
+
+
+def test_reports_and_figures_of_no_folder_are_refused(tmp_path, capsys):
+    for main in (draw.main, report.main):
+        with pytest.raises(SystemExit):
+            main(["--runs", str(tmp_path / "none")])
+        assert "none: no such folder" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        runs.main(["list", "--runs", str(tmp_path / "none")])
+
+
+def test_damaged_files_are_absent_and_no_traceback(smoke, tmp_path, capsys):
+    folder, _ = smoke
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    first, second, third, *_ = sorted(tmp_path.glob("runs/bandit/*"))
+    (first / "status.json").write_text("[1]")
+    (second / "status.json").write_bytes(b"\xff\xfe")
+    (third / "config.yaml").write_text("")
+    gone = tmp_path / "runs" / "plans" / "smoke" / "gambling.json"
+    gone.write_text(gone.read_text()[:50])
+    frame = load_figure(tmp_path / "runs", "smoke", "bandit_pareto")
+    assert not set(frame["run"]) & {first.name, second.name, third.name}
+    source = report.Source("", tmp_path / "runs", "smoke", tmp_path)
+    missing = report._gaps(source, source.plan("bandit_pareto"))
+    assert len([gap for gap in missing if gap.startswith("missing")]) == 3
+    assert read_plan(tmp_path / "runs", "smoke", "gambling") is None
+    assert "gambling.json: damaged" in capsys.readouterr().err
 
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -300,6 +351,45 @@ def bandit_frame(errors: dict, seeds: int = 10, spread: float = 0.01) -> pd.Data
 def test_domination_needs_lower_error_beyond_noise_and_fewer_backward_passes(gate, verdict):
     frame = bandit_frame({("pg", np.nan): (0.4, 100), ("dg", np.nan): (0.2, 100), ("dgk", 0.1): gate})
     assert claims.gate_dominates(frame).verdict == verdict
+
+
+def curves(courses: dict[str, list[list[float]]]) -> pd.DataFrame:
+    """Learning curves, {method: [errors at steps 0, 1, 2, … of each seed]}; NaN from where a seed diverged."""
+    rows = [
+        {"seed": seed, "step": step, "steps": len(errors) - 1, "error": error, "method.name": method}
+        | {"forward": 100 * step, "screened": 0, "backward": (3 if method == "dgk" else 100) * step}
+        | {"gate.rate": 0.03 if method == "dgk" else np.nan, "gate.price": np.nan}
+        for method, seeds in courses.items()
+        for seed, errors in enumerate(seeds)
+        for step, error in enumerate(errors)
+    ]
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize("late", [[0.9, 0.9, 0.9, 0.9], [0.9, np.nan, np.nan, np.nan]])
+def test_a_seed_that_diverges_or_never_gets_there_speaks_against_its_method(late):
+    good = [[0.9, 0.5, 0.04, 0.03]] * 4
+    reached = claims.gate_matches_dg(curves({"pg": good, "dg": good, "dgk": good}))
+    assert reached.measured == pytest.approx(100 / 3)
+    one = claims.gate_matches_dg(curves({"pg": good, "dg": good, "dgk": [*good[:3], late]}))
+    assert list(one.parts.values()) == ["open", "open"]
+    assert one.measured == 0
+    assert "never reached 5%: 1 of DG-K" in one.detail
+    every = claims.gate_matches_dg(curves({"pg": good, "dg": good, "dgk": [late] * 4}))
+    assert list(every.parts.values()) == ["fails", "fails"]
+    against = claims.gate_matches_dg(curves({"pg": [late] * 4, "dg": good, "dgk": good}))
+    assert against.measured > reached.measured  # all that PG spent, a bound
+
+
+def test_importance_sampling_must_be_in_between():
+    def frame(sampling: float) -> pd.DataFrame:
+        ends = bandit_frame({("pg", np.nan): (0.9, 1), ("dg", np.nan): (0.02, 1), ("is_pg", np.nan): (sampling, 1)},
+                            spread=0.001)  # fmt: skip
+        return ends.assign(**{"friction.staleness.delay": 1000})
+
+    assert claims.dg_survives_staleness(frame(0.1)).verdict == claims.REPRODUCED
+    beyond = claims.dg_survives_staleness(frame(0.97))
+    assert [text.partition(":")[0] for text, held in beyond.parts.items() if held == "fails"] == ["IS-PG below PG"]
 
 
 def test_few_seeds_or_missing_references_are_not_judged():

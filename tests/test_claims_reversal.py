@@ -73,6 +73,13 @@ def test_the_order_of_lengths_is_judged_relation_by_relation():
     rough = scaling({"dg": 12, "pmpo": 8, "ppo": 5, "pg": 3}, "rare_discovery+staleness")
     assert dg_goes_farthest_under_frictions(rough).verdict == claims.REPRODUCED
     assert gate_goes_farthest(rough).verdict == claims.TOO_FEW  # no clean runs
+    three = dg_goes_farthest_under_frictions(rough[rough["seed"] < 3])
+    assert set(three.parts.values()) == {
+        "open"
+    }  # neighbours on the grid, and too few seeds to agree by more than chance
+    apart = scaling({"dg": 12, "pmpo": 3, "ppo": 3, "pg": 3}, "rare_discovery+staleness")
+    far = dg_goes_farthest_under_frictions(apart[apart["seed"] < 3])
+    assert list(far.parts.values()) == ["holds", "open", "open"]
     unfinished = rough[(rough["method.name"] != "dg") | (rough["task.length"] < 20)]  # 12 was solved, 20 is to be tried
     assert dg_goes_farthest_under_frictions(unfinished).verdict == claims.TOO_FEW
 

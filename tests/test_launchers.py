@@ -5,6 +5,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from analysis.load import load_figure, read_plan
 from experiments import launchers, runs
 from experiments.compose import ROOT, single, sweep
 from experiments.launchers import Basic, Joblib, launcher
 from experiments.reproduce import in_order
 from experiments.train import outcomes, train_all
+from kondo.runs import in_training, read_status
 from kondo.schema import ConfigError
 from tests.test_runs import log_of
 
@@ -126,6 +129,62 @@ def test_a_run_that_always_loses_its_worker_is_given_up_and_the_others_end(tmp_p
     lost.set_exception(MemoryError("no more"))
     assert train_all(todo, Deadly()) == {0: "failed: lost 3 workers: MemoryError: no more"}
     assert len(logs(tmp_path)) == len(todo) - 1
+    status = read_status(todo[0][1].folder(tmp_path))
+    assert (status["status"], status["reason"]) == ("failed", "lost 3 workers: MemoryError: no more")
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_when_the_parent_ends_its_workers_save_and_end_too(tmp_path, end):
+    """SIGINT to all of them does the same as SIGTERM to the parent."""
+    words = ["-m", "method=pg,dg", "steps=1000000", "evals=4", "checkpoint_seconds=1000", "wandb.mode=disabled"]
+    process = command("run", *words, f"runs={tmp_path}/runs", "hydra.launcher.n_jobs=2", home=tmp_path)
+
+    def folders(file: str) -> list[Path]:
+        return sorted(path.parent for path in tmp_path.glob(f"runs/*/*/{file}"))
+
+    def until(held):
+        deadline = time.monotonic() + 120
+        while not held():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    until(lambda: sum(read_status(folder).get("step", 0) > 10 for folder in folders("status.json")) == 2)
+    process.send_signal(end)
+    _, said = process.communicate()
+    assert ("interrupted" in said) == (end == signal.SIGTERM)
+    until(lambda: len(folders("checkpoint.pt")) == 2)
+    until(lambda: not any(in_training(folder) for folder in folders("checkpoint.pt")))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["experiment=mnist_pareto", "bandit_pareto"], "experiment=mnist_pareto: not an override"),
+        (["scale=paper", "bandit_pareto"], "--scale"),
+        (["runs=", "bandit_pareto"], "expected a folder"),
+    ],
+)
+def test_what_would_make_a_figure_of_other_runs_is_refused(tmp_path, words, said):
+    process = command("reproduce", "--scale", "smoke", *words, home=tmp_path)
+    _, trouble = process.communicate()
+    assert process.returncode == 1
+    assert said in trouble
+    assert not list(tmp_path.glob("**/plans"))
+
+
+def test_overrides_of_a_reproduction_are_swept_and_told_and_its_seeds_are_kept_apart(tmp_path):
+    words = ["--scale", "smoke", "bandit_pareto", f"runs={tmp_path}/runs", "wandb.mode=disabled", "steps=3"]
+    words += ["hydra/launcher=basic", "method=pg,dg"]
+    for first in (0, 100):
+        process = command("reproduce", *words, "seeds=3", f"first_seed={first}", home=tmp_path)
+        _, trouble = process.communicate()
+        assert process.returncode == 0, trouble
+        plan = read_plan(tmp_path / "runs", "smoke", "bandit_pareto")
+        changed = f"OVERRIDES='steps=3 method=pg,dg seeds=3 first_seed={first}'"
+        assert plan.command == f"make reproduce FIGURES=bandit_pareto SCALE=smoke RUNS={tmp_path}/runs {changed}"
+        frame = load_figure(tmp_path / "runs", "smoke", "bandit_pareto")
+        assert set(frame["seed"]) == {first, first + 1, first + 2}
+        assert set(frame["method.name"]) == {"pg", "dg"}
 
 
 EXTENSION = """

@@ -15,10 +15,10 @@ import torch
 import yaml
 
 from kondo import runs
-from kondo.cell import parse
+from kondo.cell import SCHEMA, parse
 from kondo.engine import Engine
 from kondo.ledger import TIMED
-from kondo.runs import Block, RunBusy, blocks, read_status, train
+from kondo.runs import Block, RunBusy, Stop, blocks, finished, read_status, train
 from kondo.schema import ConfigError
 from tests.conftest import cell
 
@@ -147,7 +147,9 @@ def interrupt_at(step: int):
     return watch
 
 
-@pytest.mark.parametrize("damage", ["torn line", "torn checkpoint", "another version", "no checkpoint", "lost log"])
+@pytest.mark.parametrize(
+    "damage", ["torn line", "torn checkpoint", "another version", "no checkpoint", "lost log", "rotten log"]
+)
 def test_damaged_folders_recover_to_the_undisturbed_log(tmp_path, undisturbed, damage, capsys):
     with pytest.raises(Interrupted):
         train(BLOCK, tmp_path, checkpoint_seconds=0, watch=interrupt_at(150))
@@ -164,11 +166,51 @@ def test_damaged_folders_recover_to_the_undisturbed_log(tmp_path, undisturbed, d
         torch.save(state, checkpoint)
     elif damage == "no checkpoint":
         checkpoint.unlink()
+    elif damage == "rotten log":
+        log.write_bytes(log.read_bytes()[:200] + bytes(10) + log.read_bytes()[210:])
     else:
         log.write_bytes(log.read_bytes()[:100])
     assert train(BLOCK, tmp_path) == "done"
     assert log_of(folder) == undisturbed
-    assert ("starting over" in capsys.readouterr().err) == (damage in ("torn checkpoint", "another version"))
+    unusable = damage in ("torn checkpoint", "another version", "rotten log")
+    assert ("starting over" in capsys.readouterr().err) == unusable
+
+
+def test_a_run_that_is_told_to_stop_goes_on_from_the_very_step(tmp_path, undisturbed):
+    def stop(step, rows):
+        if step == 150:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(BLOCK, tmp_path, watch=stop)
+    steps = []
+    assert train(BLOCK, tmp_path, watch=lambda step, rows: steps.append(step)) == "done"
+    assert steps[0] == 151
+    assert log_of(BLOCK.folder(tmp_path)) == undisturbed
+
+
+@pytest.mark.parametrize("damage", ["torn log", "no log", "a seed short"])
+def test_a_finished_run_whose_log_is_not_whole_is_trained_again(tmp_path, undisturbed, damage):
+    train(BLOCK, tmp_path)
+    assert finished(BLOCK, tmp_path) == "done"
+    log = BLOCK.folder(tmp_path) / "metrics.jsonl"
+    if damage == "no log":
+        log.unlink()
+    else:
+        lines = log.read_bytes().splitlines(keepends=True)
+        log.write_bytes(b"".join(lines[:-1]) + (lines[-1][:-20] if damage == "torn log" else b""))
+    assert finished(BLOCK, tmp_path) is None
+    assert train(BLOCK, tmp_path) == "done"
+    assert log_of(BLOCK.folder(tmp_path)) == undisturbed
+
+
+def test_a_finished_run_of_another_schema_is_not_complete_and_is_refused(tmp_path):
+    train(BLOCK, tmp_path)
+    config = BLOCK.folder(tmp_path) / "config.yaml"
+    config.write_text(config.read_text().replace(f"schema: {SCHEMA}", "schema: 0"))
+    assert finished(BLOCK, tmp_path) is None
+    with pytest.raises(ConfigError, match="schema=0"):
+        train(BLOCK, tmp_path)
 
 
 def test_checkpoints_that_take_long_are_taken_less_often(tmp_path, monkeypatch):
