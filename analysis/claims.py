@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -118,7 +117,7 @@ def found(parts: Mapping[str, bool | None], detail: str, measured: Interval | fl
 
 def possible(interval: Interval) -> Interval:
     """A difference of two shares is never more than one."""
-    return Interval(*(min(max(each, -1.0), 1.0) for each in (interval.mean, interval.low, interval.high)))
+    return Interval(*(min(max(each, -1.0), 1.0) for each in astuple(interval)))
 
 
 def below(interval: Interval, bound: float) -> bool | None:
@@ -143,15 +142,15 @@ def span(interval: Interval, form: str = ".2%") -> str:
 
 def points(interval: Interval) -> str:
     """A difference of two shares."""
-    mean, low, high = (100 * each for each in dataclasses.astuple(possible(interval)))
+    mean, low, high = (100 * each for each in astuple(possible(interval)))
     return f"{mean:.2f} points ({low:.2f} to {high:.2f})"
 
 
 def times(measured: Interval) -> str:
     """A factor with its interval, in three digits; far from one the digits would say nothing more."""
     mean, low, high = (
-        "over a million" if each > 1e6 else "under a thousandth" if each < 1e-3 else f"{float(f'{each:.3g}'):,.10g}"
-        for each in (measured.mean, measured.low, measured.high)
+        "over a million" if each > 1e6 else "under a thousandth" if 0 < each < 1e-3 else f"{float(f'{each:.3g}'):,.10g}"
+        for each in astuple(measured)
     )
     return f"{mean} times ({low} to {high})"
 
@@ -183,8 +182,8 @@ def gate_dominates(frame: pd.DataFrame) -> Finding:
         return few
     results, parts = [], dict[str, bool | None]()
     for reference in ("PG", "DG"):
-        cheaper = [gate for gate in gates if costs[gate].mean() < costs[reference].mean()]
-        tried = {gate: paired(errors[gate], errors[reference], level=1 - 0.05 / len(gates)) for gate in cheaper}
+        less = [gate for gate in gates if costs[gate].mean() < costs[reference].mean()]
+        tried = {gate: paired(errors[gate], errors[reference], level=1 - 0.05 / len(gates)) for gate in less}
         if tried:
             best = min(tried, key=lambda gate: tried[gate].high)
             results.append((reference, best, tried[best], costs[best].mean() / costs[reference].mean()))

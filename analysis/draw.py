@@ -26,7 +26,7 @@ mpl.use("Agg")
 
 from analysis import figures as package
 from analysis import style
-from analysis.load import load_figure
+from analysis.load import final, load_figure
 
 SCALES = ("smoke", "laptop", "paper")
 
@@ -45,13 +45,10 @@ Places = Sequence[tuple[Path, Path]]
 def draw(figure: str, places: Places, scale: str, formats: Sequence[str] = style.FORMATS) -> list[Path]:
     """figures/<name>.{png,pdf,svg,csv}; none where there are no finished runs to draw. Sets of logs that are drawn
     together have the same axes."""
-    module, tables = figures()[figure], {}
-    for runs, out in places:
-        frame = load_figure(runs, scale, figure)
-        if len(frame) and (frame["step"] == frame["steps"]).any():
-            tables[out] = frame
+    module = figures()[figure]
+    frames = {out: load_figure(runs, scale, figure) for runs, out in places}
     with mpl.rc_context(style.RC):
-        tables = {out: module.select(frame) for out, frame in tables.items()}
+        tables = {out: module.select(frame) for out, frame in frames.items() if len(frame) and len(final(frame))}
         drawn = {out: module.plot(table) for out, table in tables.items()}
         style.common_axes(list(drawn.values()))
         paths = [path for out, each in drawn.items() for path in style.save(each, out / figure, formats)]

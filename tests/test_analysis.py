@@ -374,6 +374,7 @@ def test_a_seed_that_diverges_or_never_gets_there_speaks_against_its_method(late
     one = claims.gate_matches_dg(curves({"pg": good, "dg": good, "dgk": [*good[:3], late]}))
     assert list(one.parts.values()) == ["open", "open"]
     assert one.measured == 0
+    assert "as many backward passes: 0 times (0 to over a million)" in list(one.parts)[1]
     assert "never reached 5%: 1 of DG-K" in one.detail
     every = claims.gate_matches_dg(curves({"pg": good, "dg": good, "dgk": [late] * 4}))
     assert list(every.parts.values()) == ["fails", "fails"]
