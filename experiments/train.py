@@ -47,7 +47,9 @@ def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> 
         return train(block, runs, todo.launch.device, todo.launch.data, todo.launch.checkpoint_seconds, both)
 
 
-def work(cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], extensions: str) -> str:
+def work(
+    cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], asked: tuple[dict[str, Any], str], extensions: str
+) -> str:
     """Train one block wherever this is called: its status, "busy", or why it failed. Only a lost worker raises; one
     that is told to stop ends, once the run is saved."""
     os.environ["KONDO_EXTENSIONS"] = extensions
@@ -58,7 +60,7 @@ def work(cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], extensi
 
     try:
         load_extensions()
-        job = Job(parse(cell), build(Launch, launch))
+        job = Job(parse(cell), build(Launch, launch), *asked)
         return train_block(job, Block(job.cell, tuple(seeds)), watch)
     except RunBusy:
         return BUSY
@@ -77,7 +79,7 @@ def call(job: Job, block: Block) -> tuple[Any, ...]:
         wandb=dataclasses.replace(job.launch.wandb, dir=os.path.abspath(job.launch.wandb.dir)),
     )
     extensions = os.environ.get("KONDO_EXTENSIONS", "")
-    return job.cell.plain(), dataclasses.asdict(here), list(block.seeds), extensions
+    return job.cell.plain(), dataclasses.asdict(here), list(block.seeds), (dict(job.choices), job.name), extensions
 
 
 def outcomes(todo: Todo, where: Launcher) -> Iterator[tuple[int, str] | None]:
@@ -136,7 +138,7 @@ def line(job: Job, block: Block, outcome: str) -> str:
     folder = block.folder(Path(job.launch.runs))
     error = read_status(folder).get("error")
     reached = f", error {error:.4g}" if error is not None and outcome in FINISHED else ""
-    return f"{job.describe()}, seeds {block.seeds[0]}–{block.seeds[-1]}: {outcome}{reached}  {folder}"
+    return f"{job.name}, seeds {block.seeds[0]}–{block.seeds[-1]}: {outcome}{reached}  {folder}"
 
 
 def _running(todo: Todo) -> tuple[int, list[str]]:
@@ -149,7 +151,7 @@ def _running(todo: Todo) -> tuple[int, list[str]]:
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - (folder / "status.json").stat().st_mtime < FRESH_SECONDS:
                     reached += status["step"] * len(block.seeds)
-                    words.append(f"{job.describe()} error {status.get('error') or float('nan'):.3g}")
+                    words.append(f"{job.name} error {status.get('error') or float('nan'):.3g}")
     return reached, words
 
 
