@@ -322,9 +322,9 @@ def _climbed(cell: list[str], made: Callable[[list[str]], Job]) -> Iterator[Job]
 
 def _solved(job: Job, level: float) -> bool:
     """Whether a job is trained, and some seed of it got down to this error."""
-    runs = Path(job.launch.runs)
+    runs, error = Path(job.launch.runs), job.cell.error or ""
     return all(finished(block, runs) for block in job.blocks()) and any(
-        row.get(job.cell.error) is not None and row[job.cell.error] <= level
+        row.get(error) is not None and row[error] <= level
         for block in job.blocks()
         for row in read_log(block.folder(runs) / "metrics.jsonl")
     )

@@ -378,6 +378,18 @@ def test_one_small_file_adds_a_method_a_priority_and_a_friction(tmp_path):
     assert (again.count("done"), again.count("skipped")) == (4, 0)  # any other line of the file is another cell
 
 
+@pytest.mark.slow
+def test_a_file_of_one_s_own_extensions_breaks_no_test(tmp_path):
+    (tmp_path / "mine.py").write_text(EXTENSION + TASK)
+    (tmp_path / "conftest.py").write_text("from experiments.compose import load_extensions\nload_extensions()\n")
+    chosen = "config_with_the_code or covered or a_colour_of_its_own or stacked or learns_the_bandit"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest", "-k", chosen]
+    files = [f"tests/test_{name}.py" for name in ("config", "gate", "engine", "objectives", "analysis")]
+    env = {**os.environ, "KONDO_EXTENSIONS": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*command, *files], capture_output=True, text=True, cwd=ROOT, env=env, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 TASK = """
 from dataclasses import dataclass
 from kondo.tasks import task

@@ -1,5 +1,6 @@
 """Token reversal: the transformer, its cache, rewards, frictions on sequences, and both units of the gate."""
 
+import itertools
 import math
 import sys
 from dataclasses import replace
@@ -239,9 +240,11 @@ def test_the_advantage_is_the_reward_less_the_mean_of_its_group():
         torch.testing.assert_close(advantage[:, row], batch.rewards[:, row] - group.mean(1))
 
 
-def test_error_is_the_share_of_wrong_tokens_in_the_learner_s_own_answers():
-    """Against counted tokens, 4 binomial deviations of 500 answers of 4 tokens (tokens of an answer go together)."""
-    engine = trained(reversal("dg", task={"kappa": 0.0}), [0, 1])
+@pytest.mark.parametrize(("credit", "kappa"), [("share", 1.0), ("share", 0.25), ("to_first_error", 0.5)])
+def test_errors_are_those_of_the_learner_s_own_answers(credit, kappa):
+    """Against counted tokens, 4 binomial deviations of 500 answers of 4 tokens (tokens of an answer go together); and
+    against the reward, counted answer by answer."""
+    engine = trained(reversal("dg", task={"credit": credit, "kappa": kappa}), [0, 1])
     rows, task = engine.evaluate(), engine.task
     contexts = task._asked(engine.streams.below(2, "evaluation", 20, (500, 4)), 1)
     policy = replace(task.policy(), samples=1)
@@ -251,6 +254,12 @@ def test_error_is_the_share_of_wrong_tokens_in_the_learner_s_own_answers():
         assert abs(row["token_error"] - wrong[seed].mean().item()) < 4 * 0.5 / math.sqrt(500)
         assert row["answer_error"] == pytest.approx(wrong[seed].amax(-1).mean().item())
         assert 0 < row["entropy"] <= math.log(2)
+        earned = []
+        for answer in wrong[seed].int().tolist():
+            right = [1 - x for x in answer] if credit == "share" else [*itertools.takewhile(lambda x: x == 0, answer)]
+            share = (sum(right) if credit == "share" else len(right)) / 4
+            earned.append(kappa * share + (1 - kappa) * (sum(answer) == 0))
+        assert row["reward_error"] == pytest.approx(1 - sum(earned) / 500, abs=1e-6)
 
 
 # The gate
