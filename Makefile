@@ -11,7 +11,9 @@ BIN := $(VENV)/bin
 SUITE := $(VENV)/.suite
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
-
+# A torchvision built for another torch cannot be imported, and transformers, if it sees one, cannot be either.
+DROP_IF_BROKEN := $(BIN)/python -c 'import torchvision' 2>/dev/null || { echo "torchvision does not work with this torch: \
+left out, MNIST is fetched without it"; $(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check torchvision; }
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "error: %s is Python %d.%d, and kondo needs 3.11 or \
 newer: remove $(VENV) if it is there and add PYTHON=/path/to/python3.11" % ((sys.executable,) + sys.version_info[:2]))
 
@@ -30,10 +32,12 @@ $(SUITE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) --editable '.[experiments]'
+	@$(DROP_IF_BROKEN)
 	touch $@
 
 $(READY): $(SUITE)
 	$(PIP) --editable '.[dev]'
+	@$(DROP_IF_BROKEN)
 	touch $@
 
 reproduce: $(if $(filter joblib,$(LAUNCHER)),$(SUITE),$(READY)) ## train what the figures need, draw them, judge the claims; resumable
