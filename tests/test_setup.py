@@ -15,6 +15,15 @@ ROOT = Path(__file__).parent.parent
 needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
+def make(*words: str, **environment: str) -> subprocess.CompletedProcess:
+    """make as from a shell, also where an outer make runs the tests."""
+    outer = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "PYTHON", "VENV", "SCALE", "RUNS", "COMPARE"}
+    kept = {name: value for name, value in os.environ.items() if name not in outer}
+    return subprocess.run(
+        ["make", *words], cwd=ROOT, env=kept | environment, capture_output=True, text=True, check=False
+    )
+
+
 class Recorder:
     """A virtual environment whose python writes down what it is told instead of doing it."""
 
@@ -36,8 +45,7 @@ class Recorder:
         for stamp in (".suite", ".ready"):
             if self.ready:
                 (self.folder / stamp).touch()
-        command = ["make", f"VENV={self.folder}", *words]
-        subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=True, capture_output=True)
+        make(f"VENV={self.folder}", *words, **environment).check_returncode()
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
 
@@ -111,7 +119,7 @@ def test_an_old_python_is_refused_in_a_line_before_anything_is_installed(tmp_pat
     )
     old.chmod(0o755)
     words = [f"VENV={tmp_path / 'venv'}", *([] if made else [f"PYTHON={old}"])]
-    done = subprocess.run(["make", *words, "setup"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = make(*words, "setup")
     assert done.returncode
     first, *rest = done.stderr.splitlines()
     assert first.startswith("error: old is Python 3.10, and kondo needs 3.11 or newer")
@@ -122,7 +130,7 @@ def test_an_old_python_is_refused_in_a_line_before_anything_is_installed(tmp_pat
 
 @needs_make
 def test_help_names_every_target():
-    text = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    text = make("help").stdout
     phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
     assert [line.split()[0] for line in text.splitlines()[1:]] == phony.split()[1:]
 
