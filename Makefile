@@ -1,4 +1,4 @@
-# Each target does its own set-up: a fresh clone needs nothing but python3 (≥ 3.10) and make.
+# Each target does its own set-up: a fresh clone needs nothing but python3 (≥ 3.11) and make.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
@@ -11,38 +11,49 @@ BIN := $(VENV)/bin
 SUITE := $(VENV)/.suite
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# A torchvision built for another torch cannot be imported, and transformers, if it sees one, cannot be either.
+DROP_IF_BROKEN := $(BIN)/python -c 'import torchvision' 2>/dev/null || { echo "torchvision does not work with this torch: \
+left out, MNIST is fetched without it"; $(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check torchvision; }
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "error: %s is Python %d.%d, and kondo needs 3.11 or \
+newer: remove $(VENV) if it is there and add PYTHON=/path/to/python3.11" % ((sys.executable,) + sys.version_info[:2]))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce figures report test peer-test bench lint format clean
+.PHONY: help setup reproduce figures report test test-fast peer-test bench lint format clean
 
 help: ## show this help
 	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder] [LAUNCHER=name]"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(READY) ## virtual environment with everything installed (all targets do what they need of this themselves)
 
 # torch comes first and pinned, so that nothing else pulls in another build of it.
 $(SUITE): pyproject.toml constraints.txt
+	@$(or $(wildcard $(BIN)/python),$(PYTHON)) -c '$(NEW_ENOUGH)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
 	$(PIP) --editable '.[experiments]'
+	@$(DROP_IF_BROKEN)
 	touch $@
 
 $(READY): $(SUITE)
 	$(PIP) --editable '.[dev]'
+	@$(DROP_IF_BROKEN)
 	touch $@
 
 reproduce: $(if $(filter joblib,$(LAUNCHER)),$(SUITE),$(READY)) ## train what the figures need, draw them, judge the claims; resumable
-	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) runs=$(RUNS) hydra/launcher=$(LAUNCHER) $(OVERRIDES)
+	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) "runs='$(RUNS)'" hydra/launcher=$(LAUNCHER) $(OVERRIDES)
 
 figures: $(SUITE) ## redraw figures from logs alone
-	$(BIN)/python -m analysis.draw $(FIGURES) --runs $(RUNS) --scale $(SCALE)
+	$(BIN)/python -m analysis.draw $(FIGURES) --runs "$(RUNS)" --scale $(SCALE)
 
 report: $(SUITE) ## judge the claims and write the report from logs alone; COMPARE=other/runs shows two sets of logs
-	$(BIN)/python -m analysis.report --runs $(RUNS) --scale $(SCALE) $(if $(COMPARE),--compare $(COMPARE))
+	$(BIN)/python -m analysis.report --runs "$(RUNS)" --scale $(SCALE) $(if $(COMPARE),--compare "$(COMPARE)")
 
 test: $(READY) ## the whole test suite
 	$(BIN)/python -m pytest -q
+
+test-fast: $(READY) ## the tests that take no more than a few seconds each
+	$(BIN)/python -m pytest -q -m "not slow"
 
 peer-test: $(READY) ## run the tests that kondo-gate 0.1.0 published against kondo
 	$(BIN)/python -m tests.peer

@@ -125,7 +125,7 @@ def price_buys(frame: pd.DataFrame) -> Finding:
     cosine = ends.pivot_table(index="seed", columns="setting", values="batch_cosine_simulated")
     per_pass = ends.groupby("setting")["gain_backward"].first()
     share = ends.groupby("setting")["share"].first()
-    gates = [setting for setting in cosine if setting not in ("PG", "DG") and share[setting] <= 0.9]
+    gates = [setting for setting in map(str, cosine) if setting not in ("PG", "DG") and share[setting] <= 0.9]
     gaps = {
         reference: {gate: paired(cosine[gate], cosine[reference], 1 - 0.05 / len(gates)) for gate in gates}
         for reference in ("PG", "DG")

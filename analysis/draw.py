@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import multiprocessing
-import os
 import pkgutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 
+import joblib
 import matplotlib as mpl
 
 mpl.use("Agg")
@@ -62,7 +62,7 @@ def draw_all(
     names: Sequence[str], places: Places, scale: str, formats: Sequence[str] = style.FORMATS
 ) -> Iterator[tuple[str, list[Path]]]:
     """Each figure's name and files, in order, drawn side by side in one process per core."""
-    workers = min(len(names), len(os.sched_getaffinity(0)))
+    workers = min(len(names), joblib.cpu_count())
     if workers < 2:
         yield from ((name, draw(name, places, scale, formats)) for name in names)
         return

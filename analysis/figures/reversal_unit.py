@@ -74,8 +74,8 @@ def _by_rate(axes: Axes, ends: pd.DataFrame, value: str, band: bool = True) -> N
         group = group.sort_values("gate.rate")
         if band:
             low, high = group[f"{value}_low"], group[f"{value}_high"]
-            axes.fill_between(group["gate.rate"], low, high, color=COLOURS[unit], alpha=0.15, lw=0)
-        axes.plot(group["gate.rate"], group[value], "o-", color=COLOURS[unit], label=f"by {unit}, ρ")
+            axes.fill_between(group["gate.rate"], low, high, color=COLOURS[str(unit)], alpha=0.15, lw=0)
+        axes.plot(group["gate.rate"], group[value], "o-", color=COLOURS[str(unit)], label=f"by {unit}, ρ")
     for row in ends[ends["gate.price"].notna()].to_dict("records"):
         unit = row["gate.unit"]
         axes.axhline(row[value], color=COLOURS[unit], ls=":", lw=1.2, label=f"by {unit}, λ=0")

@@ -1,0 +1,162 @@
+"""What a fresh machine meets first: make, an old Python, a torchvision that does not work, another system."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+needs_make = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+
+
+def make(*words: str, **environment: str) -> subprocess.CompletedProcess:
+    """make as from a shell, also where an outer make runs the tests."""
+    outer = {"MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "PYTHON", "VENV", "SCALE", "RUNS", "COMPARE"}
+    kept = {name: value for name, value in os.environ.items() if name not in outer}
+    return subprocess.run(
+        ["make", *words], cwd=ROOT, env=kept | environment, capture_output=True, text=True, check=False
+    )
+
+
+class Recorder:
+    """A virtual environment whose python writes down what it is told instead of doing it."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.log = folder, folder / "calls"
+        python = folder / "bin" / "python"
+        python.parent.mkdir()
+        python.write_text(
+            f"#!{sys.executable}\nimport json, os, sys\n"
+            f"print(json.dumps(sys.argv[1:]), file=open({str(self.log)!r}, 'a'))\n"
+            "sys.exit(sys.argv[-1] == 'import torchvision' and 'BROKEN' in os.environ)\n"
+        )
+        python.chmod(0o755)
+        self.ready = False
+
+    def make(self, *words: str, **environment: str) -> list[list[str]]:
+        """The words of each call of python that `make` leads to."""
+        self.log.unlink(missing_ok=True)
+        for stamp in (".suite", ".ready"):
+            if self.ready:
+                (self.folder / stamp).touch()
+        make(f"VENV={self.folder}", *words, **environment).check_returncode()
+        return [json.loads(line) for line in self.log.read_text().splitlines()]
+
+
+@pytest.fixture
+def recorder(tmp_path):
+    return Recorder(tmp_path)
+
+
+@needs_make
+def test_folders_with_spaces_reach_the_commands_as_one_word(recorder):
+    recorder.ready = True
+    (call,) = recorder.make("reproduce", "RUNS=my runs", "SCALE=smoke", "FIGURES=a b", "OVERRIDES=x=1 y=2")
+    assert call == [
+        *["-m", "experiments.reproduce", "--scale", "smoke", "a", "b"],
+        *["runs='my runs'", "hydra/launcher=joblib", "x=1", "y=2"],
+    ]
+    (call,) = recorder.make("figures", "RUNS=my runs", "SCALE=smoke")
+    assert call == ["-m", "analysis.draw", "--runs", "my runs", "--scale", "smoke"]
+    (call,) = recorder.make("report", "RUNS=my runs", "SCALE=smoke", "COMPARE=other runs")
+    assert call == ["-m", "analysis.report", "--runs", "my runs", "--scale", "smoke", "--compare", "other runs"]
+    (call,) = recorder.make("report")
+    assert call == ["-m", "analysis.report", "--runs", "runs", "--scale", "laptop"]
+
+
+@pytest.mark.parametrize("folder", ["runs", "my runs", "../a/b-c.d", "/tmp/x, y=(1)"])
+def test_the_quoted_folder_is_the_folder_that_was_meant(folder):
+    from experiments.compose import single
+
+    assert single([f"runs='{folder}'"]).launch.runs == folder
+
+
+@needs_make
+def test_fast_tests_are_those_that_are_not_marked_slow(recorder):
+    recorder.ready = True
+    assert recorder.make("test-fast") == [["-m", "pytest", "-q", "-m", "not slow"]]
+    assert recorder.make("test") == [["-m", "pytest", "-q"]]
+
+
+@needs_make
+def test_torch_is_installed_first_and_by_the_versions_of_the_constraints(recorder):
+    installs = [call[3:] for call in recorder.make("setup") if call[:3] == ["-m", "pip", "install"]]
+    wanted = [["torch"], ["--editable", ".[experiments]"], ["--editable", ".[dev]"]]
+    options = ["--quiet", "--disable-pip-version-check", "--constraint", "constraints.txt"]
+    assert installs == [[*options, *words] for words in wanted]
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    assert [line.partition("==")[0] for line in pins[1:3]] == ["torch", "torchvision"]
+
+
+@needs_make
+@pytest.mark.parametrize("broken", [True, False])
+def test_a_torchvision_that_cannot_be_imported_is_taken_out_again(recorder, broken):
+    calls = recorder.make("setup", **({"BROKEN": "yes"} if broken else {}))
+    drop = ["-m", "pip", "uninstall", "--quiet", "--yes", "--disable-pip-version-check", "torchvision"]
+    after = [[".[experiments]", "import torchvision"], [".[dev]", "import torchvision"]]
+    lasts = [call[-1] for call in calls]
+    for install, check in after:
+        at = lasts.index(install)
+        assert lasts[at + 1] == check
+        assert (calls[at + 2 : at + 3] == [drop]) == broken
+
+
+@needs_make
+@pytest.mark.parametrize("made", [True, False])
+def test_an_old_python_is_refused_in_a_line_before_anything_is_installed(tmp_path, made):
+    """As the one that would make the environment, and as the one of an environment that is there."""
+    old = tmp_path / ("venv/bin/python" if made else "python3")
+    old.parent.mkdir(parents=True, exist_ok=True)
+    old.write_text(
+        f"#!{sys.executable}\nimport sys\nassert sys.argv[1] == '-c', sys.argv\n"
+        "sys.version_info = (3, 10, 9)\nsys.executable = 'old'\nexec(sys.argv[2])\n"
+    )
+    old.chmod(0o755)
+    words = [f"VENV={tmp_path / 'venv'}", *([] if made else [f"PYTHON={old}"])]
+    done = make(*words, "setup")
+    assert done.returncode
+    first, *rest = done.stderr.splitlines()
+    assert first.startswith("error: old is Python 3.10, and kondo needs 3.11 or newer")
+    assert all(line.startswith("make") for line in rest)
+    assert done.stdout == ""
+    assert made or not (tmp_path / "venv").exists()
+
+
+@needs_make
+def test_help_names_every_target():
+    text = make("help").stdout
+    phony = next(line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith(".PHONY:"))
+    assert [line.split()[0] for line in text.splitlines()[1:]] == phony.split()[1:]
+
+
+def test_python_is_asked_for_in_the_same_version_everywhere():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["project"]["requires-python"] == ">=3.11"
+    assert project["tool"]["ruff"]["target-version"] == "py311"
+    assert project["tool"]["mypy"]["python_version"] == "3.11"
+    assert "`python3` (3.11 or newer)" in (ROOT / "README.md").read_text()
+    assert "(3, 11)" in (ROOT / "Makefile").read_text()
+
+
+WITHOUT = """
+import os, sys
+del os.sched_getaffinity
+import analysis.draw
+assert "torch" not in sys.modules
+list(analysis.draw.draw_all(["mnist_pareto"], [], "smoke"))
+from experiments import launchers, reproduce, run
+assert launchers.cores() >= 1
+from pathlib import Path
+with launchers.Joblib().open(Path()) as (submit, size):
+    assert size == launchers.cores()
+"""
+
+
+def test_cores_are_counted_where_linux_s_own_call_is_missing():
+    subprocess.run([sys.executable, "-c", WITHOUT], cwd=ROOT, check=True)
