@@ -33,13 +33,13 @@ $(READY): $(SUITE)
 	touch $@
 
 reproduce: $(if $(filter joblib,$(LAUNCHER)),$(SUITE),$(READY)) ## train what the figures need, draw them, judge the claims; resumable
-	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) runs=$(RUNS) hydra/launcher=$(LAUNCHER) $(OVERRIDES)
+	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) "runs='$(RUNS)'" hydra/launcher=$(LAUNCHER) $(OVERRIDES)
 
 figures: $(SUITE) ## redraw figures from logs alone
-	$(BIN)/python -m analysis.draw $(FIGURES) --runs $(RUNS) --scale $(SCALE)
+	$(BIN)/python -m analysis.draw $(FIGURES) --runs '$(RUNS)' --scale $(SCALE)
 
 report: $(SUITE) ## judge the claims and write the report from logs alone; COMPARE=other/runs shows two sets of logs
-	$(BIN)/python -m analysis.report --runs $(RUNS) --scale $(SCALE) $(if $(COMPARE),--compare $(COMPARE))
+	$(BIN)/python -m analysis.report --runs '$(RUNS)' --scale $(SCALE) $(if $(COMPARE),--compare '$(COMPARE)')
 
 test: $(READY) ## the whole test suite
 	$(BIN)/python -m pytest -q

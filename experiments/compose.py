@@ -310,7 +310,7 @@ def write_plan(figure: str, jobs: Sequence[Job], overrides: Sequence[str]) -> No
         figure=figure,
         scale=launch.scale,
         command=" ".join(command),
-        cells={each.cell.key(): each.describe() for each in jobs},
+        cells={each.cell.key(): {"name": each.describe(), "choices": {}} for each in jobs},
         seeds=launch.seeds,
         first_seed=launch.first_seed,
         schema=SCHEMA,
@@ -318,7 +318,7 @@ def write_plan(figure: str, jobs: Sequence[Job], overrides: Sequence[str]) -> No
     )
     path = plan_path(Path(launch.runs), launch.scale, figure)
     text = json.dumps(dataclasses.asdict(plan), indent=1, ensure_ascii=False)
-    if not path.exists() or path.read_text() != text:
+    if not path.exists() or path.read_bytes() != text.encode():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
 

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from analysis.load import read_status
 from experiments.compose import Job, Launch, load_extensions
 from experiments.launchers import Handle, Launcher, told_to_stop
 from experiments.mirror import Mirror
 from kondo.cell import parse
-from kondo.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, read_status, train
+from kondo.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, train
 from kondo.schema import build
 
 Todo = list[tuple[Job, Block]]
@@ -47,7 +48,9 @@ def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> 
         return train(block, runs, todo.launch.device, todo.launch.data, todo.launch.checkpoint_seconds, both)
 
 
-def work(cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], extensions: str) -> str:
+def work(
+    cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], choices: dict[str, Any], extensions: str
+) -> str:
     """Train one block wherever this is called: its status, "busy", or why it failed. Only a lost worker raises; one
     that is told to stop ends, once the run is saved."""
     os.environ["KONDO_EXTENSIONS"] = extensions
@@ -59,7 +62,7 @@ def work(cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], extensi
     try:
         load_extensions()
         job = Job(parse(cell), build(Launch, launch))
-        return train_block(job, Block(job.cell, tuple(seeds)), watch)
+        return train_block(job, Block(job.cell, tuple(seeds), choices), watch)
     except RunBusy:
         return BUSY
     except Stop:
@@ -77,7 +80,7 @@ def call(job: Job, block: Block) -> tuple[Any, ...]:
         wandb=dataclasses.replace(job.launch.wandb, dir=os.path.abspath(job.launch.wandb.dir)),
     )
     extensions = os.environ.get("KONDO_EXTENSIONS", "")
-    return job.cell.plain(), dataclasses.asdict(here), list(block.seeds), extensions
+    return job.cell.plain(), dataclasses.asdict(here), list(block.seeds), dict(block.choices), extensions
 
 
 def outcomes(todo: Todo, where: Launcher) -> Iterator[tuple[int, str] | None]:
@@ -146,7 +149,7 @@ def _running(todo: Todo) -> tuple[int, list[str]]:
         folder = block.folder(Path(job.launch.runs))
         status = read_status(folder)
         if status.get("status") == "running" and "step" in status:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 if time.time() - (folder / "status.json").stat().st_mtime < FRESH_SECONDS:
                     reached += status["step"] * len(block.seeds)
                     words.append(f"{job.describe()} error {status.get('error') or float('nan'):.3g}")
