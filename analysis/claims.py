@@ -15,7 +15,7 @@ from analysis.stats import Interval, bootstrap, factor, paired
 from analysis.style import gate_label, name
 from analysis.tables import cost_to_reach
 
-REPRODUCED, PARTLY, NOT, TOO_FEW = "reproduced", "partly", "not reproduced", "not enough runs"
+REPRODUCED, PARTLY, NOT, INCONCLUSIVE, NOT_RUN = "reproduced", "partly", "not reproduced", "inconclusive", "not run"
 MIN_SEEDS = 3
 
 
@@ -49,7 +49,7 @@ class Claim:
 
     def judge(self, frame: pd.DataFrame) -> dict[str, Any]:
         """A record for report/claims.json."""
-        finding = self.check(frame) if len(frame) else Finding(TOO_FEW, "no runs")
+        finding = self.check(frame) if len(frame) else Finding(INCONCLUSIVE, "no runs")
         record = {key: value for key, value in asdict(self).items() if key != "check"}
         return record | {key: _finite(value) for key, value in asdict(finding).items()}
 
@@ -94,7 +94,7 @@ def too_few(errors: pd.DataFrame, wanted: Sequence[Any]) -> Finding | None:
             if missing
             else f"{seeds} seeds, {MIN_SEEDS} needed"
         )
-        return Finding(TOO_FEW, why, seeds=seeds)
+        return Finding(INCONCLUSIVE, why, seeds=seeds)
     return None
 
 
@@ -104,7 +104,7 @@ def verdict(parts: Collection[bool | None]) -> str:
         return REPRODUCED
     if any(parts):
         return PARTLY
-    return TOO_FEW if None in parts else NOT
+    return INCONCLUSIVE if None in parts else NOT
 
 
 def found(parts: Mapping[str, bool | None], detail: str, measured: Interval | float | None, **size: int) -> Finding:
@@ -178,7 +178,7 @@ def gate_dominates(frame: pd.DataFrame) -> Finding:
     frame = frame[frame["gate.priority"].isna() | (frame["gate.priority"] == "delight")]
     errors, costs = labelled(frame, "error"), labelled(frame, "backward")
     gates = [setting for setting in errors if setting not in ("PG", "DG", "CE (oracle)")]
-    if few := too_few(errors, ["PG", "DG", *gates]) or (None if gates else Finding(TOO_FEW, "no gates")):
+    if few := too_few(errors, ["PG", "DG", *gates]) or (None if gates else Finding(INCONCLUSIVE, "no gates")):
         return few
     results, parts = [], dict[str, bool | None]()
     for reference in ("PG", "DG"):
@@ -358,7 +358,7 @@ def dg_aligns(frame: pd.DataFrame) -> Finding:
     starts = course[course["policy_error"] < 0.5].groupby("seed")["step"].min()
     ends = final(course).set_index("seed")
     if len(starts) < MIN_SEEDS:
-        return Finding(TOO_FEW, f"{len(starts)} seeds of DG got below half, {MIN_SEEDS} needed", seeds=len(starts))
+        return Finding(INCONCLUSIVE, f"{len(starts)} seeds of DG got below half, {MIN_SEEDS} needed", seeds=len(starts))
     indexed = course.set_index(["seed", "step"])
     begun = indexed.loc[list(starts.items())].reset_index("step")
     changes = {method: paired(ends[f"cos_{method}_mixed"], begun[f"cos_{method}_mixed"]) for method in ("pg", "dg")}

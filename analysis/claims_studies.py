@@ -9,8 +9,8 @@ import pandas as pd
 
 from analysis.claims import (
     ABSTRACT,
+    INCONCLUSIVE,
     MIN_SEEDS,
-    TOO_FEW,
     Finding,
     below,
     claim,
@@ -28,7 +28,7 @@ from analysis.style import name
 def replicates(frame: pd.DataFrame) -> Finding | None:
     """The finding that there is nothing to judge, unless every run has enough replicates."""
     seeds = int(final(frame).groupby("cell")["seed"].nunique().min())
-    return Finding(TOO_FEW, f"{seeds} replicates, {MIN_SEEDS} needed", seeds=seeds) if seeds < MIN_SEEDS else None
+    return Finding(INCONCLUSIVE, f"{seeds} replicates, {MIN_SEEDS} needed", seeds=seeds) if seeds < MIN_SEEDS else None
 
 
 def studied(frame: pd.DataFrame) -> dict[str, int]:

@@ -14,19 +14,26 @@ import importlib
 import multiprocessing
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import joblib
 import matplotlib as mpl
+import pandas as pd
 
 mpl.use("Agg")
 
+from matplotlib.figure import Figure
+
 from analysis import figures as package
 from analysis import style
-from analysis.load import final, load_figure
+from analysis.interrupts import held, quietly
+from analysis.load import final, read_figure
 
 SCALES = ("smoke", "laptop", "paper")
 
@@ -42,33 +49,93 @@ Places = Sequence[tuple[Path, Path]]
 """Folders of run folders, each with where its figures go."""
 
 
-def draw(figure: str, places: Places, scale: str, formats: Sequence[str] = style.FORMATS) -> list[Path]:
-    """figures/<name>.{png,pdf,svg,csv}; none where there are no finished runs to draw. Sets of logs that are drawn
-    together have the same axes."""
-    module = figures()[figure]
-    frames = {out: load_figure(runs, scale, figure) for runs, out in places}
+@dataclass(frozen=True)
+class Drawn:
+    """What came of a figure for one set of logs."""
+
+    paths: Sequence[Path] = ()
+    """None where there are no finished runs to draw, or where it cannot be drawn."""
+    trouble: str = ""
+    """Why it cannot be drawn."""
+    damaged: Sequence[str] = ()
+    """A sentence for each run folder that had to be left out."""
+
+
+def draw(figure: str, places: Places, scale: str, formats: Sequence[str] = style.FORMATS) -> list[Drawn]:
+    """<out>/<name>.{png,pdf,svg,csv} for each set of logs; those that are drawn together have the same axes."""
     with mpl.rc_context(style.RC):
-        tables = {out: module.select(frame) for out, frame in frames.items() if len(frame) and len(final(frame))}
-        drawn = {out: module.plot(table) for out, table in tables.items()}
-        style.common_axes(list(drawn.values()))
-        paths = [path for out, each in drawn.items() for path in style.save(each, out / figure, formats)]
-    for out, table in tables.items():
-        paths.append(out / f"{figure}.csv")
-        table.to_csv(paths[-1], index=False, float_format="%.9g")
-    return paths
+        sketches = [Sketch(figure, runs, out, scale) for runs, out in places]
+        for sketch in sketches:
+            sketch.attempt(sketch.plot)
+        style.common_axes([sketch.image for sketch in sketches if sketch.image is not None])
+        for sketch in sketches:
+            sketch.attempt(sketch.save, formats)
+    return [Drawn(sketch.paths, sketch.trouble, sketch.damaged) for sketch in sketches]
+
+
+def reason(error: Exception) -> str:
+    """What went wrong, in a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+class Sketch:
+    """A figure of one set of logs while it is drawn; what goes wrong is its own."""
+
+    def __init__(self, name: str, runs: Path, out: Path, scale: str) -> None:
+        self.name, self.runs, self.out, self.scale = name, runs, out, scale
+        self.damaged: list[str] = []
+        self.table: pd.DataFrame | None = None
+        self.image: Figure | None = None
+        self.paths: list[Path] = []
+        self.trouble = ""
+
+    def attempt(self, part: Callable[..., None], *arguments: Any) -> None:
+        try:
+            part(*arguments)
+        except Exception as error:
+            self.image, self.paths = None, []
+            self.trouble = f"cannot be drawn: {reason(error)}"
+
+    def plot(self) -> None:
+        frame, self.damaged = read_figure(self.runs, self.scale, self.name)
+        if len(frame) and len(final(frame)):
+            module = figures()[self.name]
+            self.table = module.select(frame)
+            self.image = module.plot(self.table)
+
+    def save(self, formats: Sequence[str]) -> None:
+        if self.image is None or self.table is None:
+            return
+        self.paths = style.save(self.image, self.out / self.name, formats)
+        self.paths.append(self.out / f"{self.name}.csv")
+        self.table.to_csv(self.paths[-1], index=False, float_format="%.9g")
 
 
 def draw_all(
     names: Sequence[str], places: Places, scale: str, formats: Sequence[str] = style.FORMATS
-) -> Iterator[tuple[str, list[Path]]]:
-    """Each figure's name and files, in order, drawn side by side in one process per core."""
+) -> Iterator[tuple[str, list[Drawn]]]:
+    """What came of each figure, in order, drawn side by side in one process per core."""
     workers = min(len(names), joblib.cpu_count())
     if workers < 2:
         yield from ((name, draw(name, places, scale, formats)) for name in names)
         return
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        drawn = [pool.submit(draw, name, places, scale, formats) for name in names]
-        yield from ((name, future.result()) for name, future in zip(names, drawn, strict=True))
+    others = multiprocessing.active_children()
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        with held():
+            drawn = [pool.submit(draw, name, places, scale, formats) for name in names]
+        for name, future in zip(names, drawn, strict=True):
+            try:
+                yield name, future.result()
+            except BrokenProcessPool:
+                yield name, [Drawn(trouble="cannot be drawn: the process that draws was killed") for _ in places]
+    except (KeyboardInterrupt, GeneratorExit):
+        for process in multiprocessing.active_children():
+            if process not in others:
+                process.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -76,23 +143,23 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("figures", nargs="*", help=f"which (default all): {', '.join(figures())}")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
     parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to draw")
-    parser.add_argument("--out", type=Path, default=Path("figures"), help="where figures go")
+    parser.add_argument("--out", type=Path, help="where figures go (default figures/<scale>)")
     asked = parser.parse_args(arguments)
     unknown = set(asked.figures) - set(figures())
     if unknown:
         parser.error(f"no such figure: {', '.join(sorted(unknown))}; there are: {', '.join(figures())}")
     if not asked.runs.is_dir():
         parser.error(f"--runs {asked.runs}: no such folder")
+    out = asked.out or Path("figures", asked.scale)
     missing = 0
-    for figure, paths in draw_all(asked.figures or list(figures()), [(asked.runs, asked.out)], asked.scale):
-        print(
-            f"{figure}: {paths[0]}"
-            if paths
-            else f"{figure}: no finished runs; make reproduce FIGURES={figure} SCALE={asked.scale} trains them"
-        )
-        missing += not paths
+    for figure, (drawn,) in draw_all(asked.figures or list(figures()), [(asked.runs, out)], asked.scale):
+        for sentence in drawn.damaged:
+            print(f"{figure}: left out: {sentence}")
+        train = f"no finished runs; make reproduce FIGURES={figure} SCALE={asked.scale} trains them"
+        print(f"{figure}: {drawn.paths[0] if drawn.paths else drawn.trouble or train}", flush=True)
+        missing += not drawn.paths
     return 1 if missing else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

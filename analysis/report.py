@@ -1,4 +1,4 @@
-"""Judge the claims and write the report, from logs alone: report/claims.json and report/index.html.
+"""Judge the claims and write the report, from logs alone: report/<scale>/claims.json and index.html.
 
     python -m analysis.report --scale laptop
     python -m analysis.report --compare other/runs        # a second set of logs beside the first
@@ -18,18 +18,19 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from analysis.claims import CLAIMS, NOT, PARTLY, REPRODUCED, TOO_FEW
-from analysis.draw import SCALES, draw_all, figures
-from analysis.load import Plan, final, load_figure, read_json, read_plan, run_folders, spent
+from analysis.claims import CLAIMS, INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED, Claim, Finding
+from analysis.draw import SCALES, draw_all, figures, reason
+from analysis.interrupts import quietly
+from analysis.load import Plan, final, read_figure, read_plan, read_status, run_folders, spent
 
 CSS = Path(__file__).with_name("report.css")
-MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", TOO_FEW: "…"}
+MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", INCONCLUSIVE: "…", NOT_RUN: "–"}
 PART_MARKS = {"holds": "✓", "open": "…", "fails": "✗"}
 
 
@@ -42,17 +43,30 @@ class Source:
     scale: str
     figures: Path
     """Where its figures are drawn."""
+    trouble: dict[str, str] = field(default_factory=dict, compare=False)
+    """{figure or claim: what went wrong with it}"""
 
     def judge(self) -> list[dict[str, Any]]:
         """Every claim, on the runs that its figure planned at this scale."""
-        return [
-            claim.judge(self.frame(claim.figure)) | {"scale": self.scale}
-            for claim in sorted(CLAIMS.values(), key=lambda claim: _order(claim.id))
-        ]
+        ordered = sorted(CLAIMS.values(), key=lambda claim: _order(claim.id))
+        return [self._judged(claim) | {"scale": self.scale} for claim in ordered]
+
+    def _judged(self, claim: Claim) -> dict[str, Any]:
+        """What a claim came to; one that cannot be checked is no reason not to check the others."""
+        try:
+            return claim.judge(self.frame(claim.figure))
+        except Exception as error:
+            self.trouble[claim.id] = f"cannot be checked: {reason(error)}"
+            about = {key: value for key, value in vars(claim).items() if not callable(value)}
+            return about | asdict(Finding(NOT_RUN, self.trouble[claim.id]))
+
+    def frame(self, figure: str) -> pd.DataFrame:
+        return self.read(figure)[0]
 
     @functools.cache  # noqa: B019  a source lives as long as the page is written
-    def frame(self, figure: str) -> pd.DataFrame:
-        return load_figure(self.runs, self.scale, figure)
+    def read(self, figure: str) -> tuple[pd.DataFrame, list[str]]:
+        """The runs of a figure, and a sentence for each folder that had to be left out."""
+        return read_figure(self.runs, self.scale, figure)
 
     @functools.cache  # noqa: B019
     def plan(self, figure: str) -> Plan | None:
@@ -63,8 +77,11 @@ def draw_missing(sources: Sequence[Source]) -> None:
     """Draw what the page shows and is not drawn yet, the same figure of all sources on the same axes."""
     planned = [name for name in figures() if any(source.plan(name) for source in sources)]
     missing = [name for name in planned if any(not (each.figures / f"{name}.svg").exists() for each in sources)]
-    for _ in draw_all(missing, [(each.runs, each.figures) for each in sources], sources[0].scale, ("svg",)):
-        pass
+    places = [(each.runs, each.figures) for each in sources]
+    for name, drawn in draw_all(missing, places, sources[0].scale, ("svg",)):
+        for source, each in zip(sources, drawn, strict=True):
+            if each.trouble:
+                source.trouble[name] = each.trouble
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
@@ -91,7 +108,8 @@ def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> s
 Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
 {_esc(summary)}. Each is a predicate over the logs, in <code>analysis/claims*.py</code>, whose parts hold, do not hold,
 or are left open by a 95% confidence interval (a bootstrap over seeds): “{REPRODUCED}”, all parts hold; “{PARTLY}”,
-some; “{NOT}”, none, and none is open; “{TOO_FEW}”, none, but some might. In J7, J12 and D3-mnist, where many
+some; “{NOT}”, none, and none is open; “{INCONCLUSIVE}”, the runs are there, and too few or too scattered to tell;
+“{NOT_RUN}”, there are no finished runs of what the claim is about. In J7, J12 and D3-mnist, where many
 alternatives are compared, intervals are wider by Bonferroni's rule. Elsewhere each part has its own 95%: enough for a
 claim all of whose parts must hold, but “{PARTLY}” may rest on a single part. A factor of the paper's counts as reached
 if the estimate is at least three quarters of it and the interval is above 1. A seed that diverged counts as an error of
@@ -115,25 +133,25 @@ def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any
             _verdict_cells(each[key], _named(source, sources)) for each, source in zip(verdicts, sources, strict=True)
         )
         claim = f'<td data-label="claim">{_esc(record["claim"])}</td>'
-        rows.append(
-            f'<tr><th scope="row">{link}</th>{claim}{cells}<td data-label="paper">{_esc(record["paper"])}</td></tr>'
-        )
+        version = f" ({record['version']})" if record.get("version") else ""
+        paper = f'<td data-label="paper">{_esc(record["paper"])}{_esc(version)}</td>'
+        rows.append(f'<tr><th scope="row">{link}</th>{claim}{cells}{paper}</tr>')
     heads = "<th>verdict</th><th>measured</th><th>n, steps</th>"
     if len(sources) > 1:
-        heads = "".join(f"<th>measured{_esc(_named(source, sources))}</th>" for source in sources)
+        heads = "".join(f"<th>measured{_named(source, sources)}</th>" for source in sources)
     return f"""<table class="claims"><thead><tr><th>id</th><th>claim</th>{heads}<th>paper</th></tr></thead>
 <tbody>{"".join(rows)}</tbody></table>"""
 
 
 def _verdict_cells(record: dict[str, Any], named: str) -> str:
     word = record["verdict"]
-    chip = f'<span class="chip {"enough" if word == TOO_FEW else word.split()[0]}">{MARKS[word]} {_esc(word)}</span>'
+    chip = f'<span class="chip {word.replace(" ", "-")}">{MARKS[word]} {_esc(word)}</span>'
     seeds, steps = record["seeds"], record["steps"]
     usual = {0: f"{seeds} seeds", 1: f"{seeds} replicates, nothing trained"}
     size = usual.get(steps, f"{seeds} seeds, {steps:,} steps") if seeds else "none"
     measured = f"{_esc(record['detail'])}{_parts(record['parts'])}"
     if named:
-        return f'<td data-label="measured{_esc(named)}">{chip} {_esc(size)}<br>{measured}</td>'
+        return f'<td data-label="measured{named}">{chip} {_esc(size)}<br>{measured}</td>'
     return (
         f'<td data-label="verdict">{chip}</td><td data-label="measured">{measured}</td>'
         f'<td data-label="n">{_esc(size)}</td>'
@@ -161,20 +179,27 @@ def _figure(name: str, sources: Sequence[Source], verdicts: Sequence[dict[str, d
     body = f'<div class="beside">{body}</div>' if len(sources) > 1 else body
     notes = "".join(
         f"<p><b>{_esc(record['id'])}</b> {_esc(record['claim'])}. The paper: {_esc(record['paper'])}. "
-        f"{_esc(word)}: {_esc(each['detail'])}.</p>"
+        f"Measured{_named(source, sources)}: {_esc(record['detail'])}.</p>"
         for source, verdict in zip(sources, verdicts, strict=True)
         for record in verdict.values()
         if record["figure"] == name
-        for each, word in ((verdict[record["id"]], f"Measured{_named(source, sources)}"),)
     )
     if hasattr(module, "measured"):
         notes += "".join(
-            f"<p>Not a claim of the papers. Measured{_named(source, sources)}: "
-            f"{_esc(module.measured(pd.read_csv(source.figures / f'{name}.csv')))}.</p>"
+            f"<p>Not a claim of the papers. Measured{_named(source, sources)}: {_esc(_measured(name, source))}.</p>"
             for source in sources
             if (source.figures / f"{name}.csv").exists()
         )
     return f'<section id="{_esc(name)}"><h3>{_esc(title)}</h3>{body}{notes}</section>'
+
+
+def _measured(name: str, source: Source) -> str:
+    """What a figure shows, in words."""
+    try:
+        return str(figures()[name].measured(pd.read_csv(source.figures / f"{name}.csv")))
+    except Exception as error:
+        source.trouble[name] = f"cannot be put in words: {reason(error)}"
+        return source.trouble[name]
 
 
 def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
@@ -182,43 +207,40 @@ def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
     if plan is None:
         return f"<p>{_esc(source.name)}: not planned at {_esc(source.scale)} scale.</p>"
     paths = {kind: source.figures / f"{name}{kind}" for kind in (".svg", ".csv")}
-    if not all(path.exists() for path in paths.values()):
-        return f"<p>{_esc(source.name)}: no finished runs.</p>"
-    image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
     gaps = "".join(f'<p class="gap">{_esc(gap)}</p>' for gap in _gaps(source, plan))
+    if not all(path.exists() for path in paths.values()):
+        return f"<div><p>{_esc(source.name)}: {_esc(source.trouble.get(name, 'no finished runs'))}.</p>{gaps}</div>"
+    image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
     return (
-        f'<div><figure><div class="wide"><img src="{image}" alt="{_esc(name)}{_esc(_named(source, sources))}"></div>'
+        f'<div><figure><div class="wide"><img src="{image}" alt="{_esc(name)}{_named(source, sources)}"></div>'
         f'<figcaption><code>{_esc(plan.command)}</code> · <a download="{_esc(name)}.csv" href="{data}">data</a>'
-        f"{_esc(_named(source, sources))}</figcaption></figure>{gaps}</div>"
+        f"{_named(source, sources)}</figcaption></figure>{gaps}</div>"
     )
 
 
 def _gaps(source: Source, plan: Plan) -> list[str]:
-    """What the figure should show and does not: runs that are missing, failed, unfinished or diverged."""
-    frame = source.frame(plan.figure)
-    ends = final(frame[frame["seed"] < plan.first_seed + plan.seeds]) if len(frame) else {"cell": ()}
-    seeds = Counter(ends["cell"])
-    gaps = []
+    """What the figure should show and does not: runs that are damaged, failed, diverged, or missing beside others."""
+    frame, damaged = source.read(plan.figure)
+    gaps = [f"damaged: {sentence}" for sentence in damaged]
     for folder in run_folders(source.runs, plan.cells):
-        cell = folder.name.partition("-s")[0]
-        status = read_json(folder / "status.json")
-        word = status.get("status", "unfinished")
-        if word == "diverged":
-            when = ", ".join(f"seed {seed} at step {step}" for seed, step in status["diverged"].items())
-            gaps.append(f"diverged: {plan.cells[cell]} ({when})")
-        elif word == "failed":
-            gaps.append(f"failed: {plan.cells[cell]} ({status.get('reason', 'no reason given')})")
-    missing = [
-        f"{name} ({seeds[cell]} of {plan.seeds} seeds)" for cell, name in plan.cells.items() if seeds[cell] < plan.seeds
-    ]
-    return gaps + [f"missing: {name}" for name in missing]
+        name, status = plan.name(folder.name.partition("-s")[0]), read_status(folder)
+        if status.get("status") == "diverged":
+            when = ", ".join(f"seed {seed} at step {step}" for seed, step in status.get("diverged", {}).items())
+            gaps.append(f"diverged: {name} ({when})")
+        elif status.get("status") == "failed":
+            gaps.append(f"failed: {name} ({status.get('reason', 'no reason given')})")
+    if frame.empty:
+        return gaps
+    seeds = Counter(final(frame[frame["seed"] < plan.first_seed + plan.seeds])["cell"])
+    fewer = [cell for cell in plan.cells if seeds[cell] < plan.seeds]
+    return gaps + [f"missing: {plan.name(cell)} ({seeds[cell]} of {plan.seeds} seeds)" for cell in fewer]
 
 
 def _provenance(source: Source) -> str:
     """Where, when and with what the runs were trained, and what they cost."""
     hours, commits, versions, machines, count = 0.0, Counter[str](), Counter[str](), Counter[str](), 0
     for folder in run_folders(source.runs):
-        status = read_json(folder / "status.json")
+        status = read_status(folder)
         if "ended" not in status:
             continue
         count += 1
@@ -243,7 +265,8 @@ def _listed(counter: Counter[str]) -> str:
 
 
 def _named(source: Source, sources: Sequence[Source]) -> str:
-    return f" ({source.name})" if len(sources) > 1 else ""
+    """Which of several sets of logs, as HTML."""
+    return f" ({_esc(source.name)})" if len(sources) > 1 else ""
 
 
 def _data_uri(path: Path, mime: str) -> str:
@@ -264,7 +287,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="analysis.report", description="Judge the papers' claims from logs alone.")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
     parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to judge")
-    parser.add_argument("--out", type=Path, default=Path("report"), help="where the report goes")
+    parser.add_argument("--out", type=Path, help="where the report goes (default report/<scale>)")
     parser.add_argument("--figures", type=Path, help="folder of figures that are drawn from these very logs already")
     parser.add_argument("--compare", type=Path, help="another folder of run folders, to show beside")
     asked = parser.parse_args(None if arguments is None else list(arguments))
@@ -282,15 +305,17 @@ def main(arguments: Iterable[str] | None = None) -> int:
         draw_missing(sources)
         judged = [source.judge() for source in sources]
         text = page(sources, judged)
-    asked.out.mkdir(parents=True, exist_ok=True)
+    out = asked.out or Path("report", asked.scale)
+    out.mkdir(parents=True, exist_ok=True)
     for name, records in zip(("claims.json", "claims_compared.json"), judged, strict=False):
-        (asked.out / name).write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
-    (asked.out / "index.html").write_text(text)
+        (out / name).write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")
+    (out / "index.html").write_text(text)
     for record in judged[0]:
         print(f"{record['id']:<12} {record['verdict']:<16} {record['claim']}\n{'':<30}{record['detail']}")
-    print(f"report: {asked.out / 'index.html'}")
-    return 0
+    trouble = [f"{source.name}: {key}: {words}" for source in sources for key, words in source.trouble.items()]
+    print(*trouble, f"report: {out / 'index.html'}", sep="\n")
+    return 1 if trouble else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(quietly(main))

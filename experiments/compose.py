@@ -128,7 +128,7 @@ class Job:
 
     def blocks(self) -> list[Block]:
         launch = self.launch
-        return blocks(self.cell, launch.seeds, launch.block, Path(launch.runs), launch.first_seed)
+        return blocks(self.cell, launch.seeds, launch.block, Path(launch.runs), launch.first_seed, self.choices)
 
 
 def cell_name(cell: Cell, usual: Cell, choices: Mapping[str, Any]) -> str:
@@ -416,7 +416,7 @@ def write_plan(figure: str, jobs: Sequence[Job], overrides: Sequence[str]) -> No
     )
     path = plan_path(Path(launch.runs), launch.scale, figure)
     text = json.dumps(dataclasses.asdict(plan), indent=1, ensure_ascii=False)
-    if not path.exists() or path.read_text() != text:
+    if not path.exists() or path.read_bytes() != text.encode():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol
 
 import joblib
 
+from analysis.interrupts import held
 from experiments.compose import ROOT, launcher_settings
 from kondo.schema import ConfigError, build, knob, nearest
 
@@ -51,11 +52,13 @@ def cores() -> int:
 _orders: dict[str, Any] = {"stop": False, "parent": None}
 
 
-def stoppable() -> None:
-    """In a worker: an interruption waits until the run can be saved, and so does the loss of the parent."""
-    _orders["parent"] = os.getppid()
+def stoppable(parent: int) -> None:
+    """In a worker: an interruption waits until the run can be saved, and so does the loss of the parent, be it lost
+    before the worker got here."""
+    _orders["parent"] = parent
     for each in (signal.SIGINT, signal.SIGTERM):
         signal.signal(each, lambda *_: _orders.update(stop=True))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])  # held while the worker was started
 
 
 def told_to_stop() -> bool:
@@ -91,9 +94,14 @@ class Joblib:
                     del last[pool]  # its worker died
             free = next((pool for pool, future in last.items() if future.done()), None)
             pool = free or ProcessPoolExecutor(
-                1, timeout=IDLE_SECONDS, env={"OMP_NUM_THREADS": "1"}, initializer=stoppable
+                1,
+                timeout=IDLE_SECONDS,
+                env={"OMP_NUM_THREADS": "1"},
+                initializer=stoppable,
+                initargs=(os.getpid(),),
             )
-            last[pool] = pool.submit(function, *arguments)
+            with held():
+                last[pool] = pool.submit(function, *arguments)
             return last[pool]
 
         try:

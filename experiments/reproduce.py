@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import signal
 import sys
 import time
 from collections import defaultdict
@@ -22,6 +21,7 @@ from pathlib import Path
 import torch
 
 from analysis import draw, report
+from analysis.interrupts import interruptible
 from experiments.compose import CONF, Job, foreign_axes, single, small_task, sweep, write_plan
 from experiments.launchers import Launcher, cores, launcher
 from experiments.train import BUSY, Todo, train_all
@@ -174,23 +174,29 @@ def main() -> int:
     asked = parser.parse_args()
     overrides = [word for word in asked.words if "=" in word]
     figures = [word for word in asked.words if "=" not in word] or experiments()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     try:
-        refuse(overrides)
-        runs = single([word for word in overrides if word.startswith("runs=")]).launch.runs
-        trouble = train_needed(figures, asked.scale, overrides, launcher(overrides))
+        with interruptible():
+            return _reproduce(figures, asked.scale, overrides)
     except ConfigError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("\ninterrupted; the same command goes on from the last checkpoints")
     except OSError as error:
         sys.exit(f"error: {error}; everything so far is kept, and the same command goes on from there")
+
+
+def _reproduce(figures: Sequence[str], scale: str, overrides: Sequence[str]) -> int:
+    """Train, draw and judge; 1 if anything went wrong on the way."""
+    refuse(overrides)
+    runs = single([word for word in overrides if word.startswith("runs=")]).launch.runs
+    trouble = train_needed(figures, scale, overrides, launcher(overrides))
     for path, problem in trouble.items():
         print(f"{path}: {problem}", file=sys.stderr)
-    logs = ["--runs", runs, "--scale", asked.scale]
+    logs = ["--runs", runs, "--scale", scale]
     undrawn = draw.main([*figures, *logs])
-    report.main([*logs, "--figures", "figures"] if figures == experiments() and not undrawn else logs)
-    return 1 if trouble or undrawn else 0
+    drawn = ["--figures", f"figures/{scale}"] if list(figures) == experiments() and not undrawn else []
+    unjudged = report.main([*logs, *drawn])
+    return 1 if trouble or undrawn or unjudged else 0
 
 
 def _duration(seconds: float) -> str:

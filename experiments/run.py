@@ -9,7 +9,6 @@ What is complete is skipped, what was interrupted goes on. `--help` shows every 
 
 from __future__ import annotations
 
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from tqdm import tqdm
 
+from analysis.interrupts import interruptible
 from experiments.compose import Job, foreign_axes, job, load_extensions, single, sweep, write_plan
 from experiments.launchers import Launcher, launcher
 from experiments.train import BUSY, Todo, line, train_all, train_block
@@ -83,39 +83,42 @@ def main() -> int:
     words = sys.argv[1:]
     flags = [word for word in words if word.startswith("-")]
     overrides = [word for word in words if word not in flags]
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     try:
-        if set(flags) - {"-m", "--multirun"}:  # --help, --cfg, …: Hydra's own, one run after the other
-            load_extensions()
-            sys.argv.append("hydra/launcher=basic")
-            _main()
-            return 0
-        jobs = sweep(overrides) if flags else [single(overrides)]
-        where = launcher(overrides)
-        for todo in jobs:
-            todo.cell.task.fetch(Path(todo.launch.data))
-        if not flags:
-            run(jobs[0])
-            return 0
-        figure = next((word.partition("=")[2] for word in overrides if word.startswith("experiment=")), None)
-        if figure and (foreign := foreign_axes(overrides)):
-            print(f"{figure} has no axis for {', '.join(foreign)}: its plan stays as it is")
-            figure = None
-        failed, tried = 0, set[str]()
-        while new := [todo for todo in jobs if todo.cell.key() not in tried]:
-            if figure:
-                write_plan(figure, jobs, overrides)
-            failed |= run_sweep(new, where)
-            tried |= {todo.cell.key() for todo in new}
-            if jobs[0].launch.search.key is not None:  # what it needs next depends on what came out
-                jobs = sweep(overrides)
-        return failed
-    except ConfigError as error:
-        sys.exit(f"error: {error}")
-    except OSError as error:
+        with interruptible():
+            return _run(flags, overrides)
+    except (ConfigError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("\ninterrupted; the same command goes on from the last checkpoint")
+
+
+def _run(flags: Sequence[str], overrides: Sequence[str]) -> int:
+    """What the command line asks for; 1 if a run of a sweep failed."""
+    if set(flags) - {"-m", "--multirun"}:  # --help, --cfg, …: Hydra's own, one run after the other
+        load_extensions()
+        sys.argv.append("hydra/launcher=basic")
+        _main()
+        return 0
+    jobs = sweep(overrides) if flags else [single(overrides)]
+    where = launcher(overrides)
+    for todo in jobs:
+        todo.cell.task.fetch(Path(todo.launch.data))
+    if not flags:
+        run(jobs[0])
+        return 0
+    figure = next((word.partition("=")[2] for word in overrides if word.startswith("experiment=")), None)
+    if figure and (foreign := foreign_axes(overrides)):
+        print(f"{figure} has no axis for {', '.join(foreign)}: its plan stays as it is")
+        figure = None
+    failed, tried = 0, set[str]()
+    while new := [todo for todo in jobs if todo.cell.key() not in tried]:
+        if figure:
+            write_plan(figure, jobs, overrides)
+        failed |= run_sweep(new, where)
+        tried |= {todo.cell.key() for todo in new}
+        if jobs[0].launch.search.key is not None:  # what it needs next depends on what came out
+            jobs = sweep(overrides)
+    return failed
 
 
 if __name__ == "__main__":

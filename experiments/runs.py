@@ -16,30 +16,39 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from analysis.load import read_json, read_log, run_folders, spent
+from analysis.load import Damaged, read_log, read_plan, read_run, read_status, run_folders, spent
 from kondo.runs import in_training
 from kondo.schema import nearest
 
+STATES = ("done", "diverged", "failed", "running", "interrupted", "damaged")
 
-def state(folder: Path) -> str:
-    """done, diverged, failed, running; or interrupted, where nobody trains what is not complete."""
-    status = read_json(folder / "status.json").get("status", "running")
-    return "interrupted" if status == "running" and not in_training(folder) else str(status)
+
+def state(folder: Path) -> tuple[str, str]:
+    """done, diverged, failed, running; interrupted, where nobody trains what is not complete; or damaged, where the
+    record is not sound. And, of what failed or is damaged, why."""
+    try:
+        run = read_run(folder)
+    except Damaged as problem:
+        return "damaged", str(problem)
+    if run is not None:
+        return str(run.status["status"]), ""
+    status = read_status(folder)
+    if status.get("status") == "failed":
+        return "failed", status.get("reason", "no reason given")
+    return "running" if in_training(folder) else "interrupted", ""
 
 
 def names(runs: Path) -> dict[str, str]:
     """{cell key: the cell in a few words}, as the plans call it."""
-    plans = [read_json(path) for path in sorted(runs.glob("plans/*/*.json"))]
-    return {key: words for plan in plans for key, words in plan.get("cells", {}).items()}
+    plans = [read_plan(runs, path.parent.name, path.stem) for path in sorted(runs.glob("plans/*/*.json"))]
+    return {key: plan.name(key) for plan in plans if plan is not None for key in plan.cells}
 
 
 def show_list(runs: Path, only: str | None) -> int:
     """A line per run, and what there is in all."""
     words, counts, seconds = names(runs), Counter[str](), 0.0
     for folder in run_folders(runs):
-        status, how = read_json(folder / "status.json"), state(folder)
+        status, (how, why) = read_status(folder), state(folder)
         if only not in (None, how):
             continue
         counts[how] += 1
@@ -48,7 +57,7 @@ def show_list(runs: Path, only: str | None) -> int:
         error = status.get("error")
         about = [f"{folder.name:<22} {how:<11} step {status.get('step', 0):>7,}"]
         about += [f"error {error:<8.4g}" if error is not None else " " * 14, f"{spent(status):>8,.1f} s"]
-        print(*about, words.get(cell, folder.parent.name), *([status["reason"]] if how == "failed" else []))
+        print(*about, words.get(cell, folder.parent.name), *([why] if why else []))
     total = ", ".join(f"{count} {how}" for how, count in sorted(counts.items()))
     print(f"{counts.total()} runs in {runs}: {total or 'none'}; {seconds / 3600:.2f} process hours")
     return 0
@@ -61,24 +70,30 @@ def show_one(runs: Path, key: str) -> int:
         keys = {folder.name.partition("-s")[0] for folder in run_folders(runs)}
         sys.exit(f"error: {key}: no such run in {runs}; {nearest(key, keys) if len(keys) < 20 else 'list shows them'}")
     for folder in found:
-        status: dict[str, Any] = read_json(folder / "status.json")
-        print(f"{folder}: {state(folder)}")
-        if (folder / "config.yaml").exists():
-            print(yaml.safe_dump(yaml.safe_load((folder / "config.yaml").read_text()), sort_keys=False).rstrip())
+        status, (how, why) = read_status(folder), state(folder)
+        print(f"{folder}: {how}{f' ({why})' if how == 'damaged' else ''}")
+        if (folder / "config.yaml").is_file():
+            print((folder / "config.yaml").read_text(errors="replace").rstrip())
         trace = status.pop("traceback", None)
         print(json.dumps(status, indent=1))
-        rows = read_log(folder / "metrics.jsonl") if (folder / "metrics.jsonl").exists() else []
-        for row in (row for row in rows if row["step"] == rows[-1]["step"]):
-            print("  ".join(f"{name} {value:.5g}" for name, value in row.items() if isinstance(value, (int, float))))
+        rows = read_log(folder / "metrics.jsonl")
+        for row in (row for row in rows if row.get("step") == rows[-1].get("step")):
+            print("  ".join(f"{name} {value:.5g}" for name, value in row.items() if _shown(value)))
         print(*([trace] if trace else []), sep="")
     return 0
+
+
+def _shown(value: Any) -> bool:
+    """Whether a value of a log is a number."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 1e300)
 
 
 def clean_failed(runs: Path) -> int:
     """Remove the folders of runs that failed; what is complete or interrupted stays."""
     for folder in run_folders(runs):
-        if state(folder) == "failed" and not in_training(folder):
-            print(f"removed {folder}: {read_json(folder / 'status.json').get('reason')}")
+        how, why = state(folder)
+        if how == "failed" and not in_training(folder):
+            print(f"removed {folder}: {why}")
             shutil.rmtree(folder)
     return 0
 
@@ -90,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     either.add_argument("--runs", type=Path, default=argparse.SUPPRESS, help="folder of run folders")
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="a line per run", parents=[either])
-    listing.add_argument("--status", choices=("done", "diverged", "failed", "running", "interrupted"))
+    listing.add_argument("--status", choices=STATES)
     commands.add_parser("show", help="everything about a cell's runs", parents=[either]).add_argument("hash")
     cleaning = commands.add_parser("clean", help="remove runs", parents=[either])
     cleaning.add_argument("--failed", action="store_true", required=True, help="those that failed")

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from analysis.load import read_status
 from experiments.compose import Job, Launch, load_extensions
 from experiments.launchers import Handle, Launcher, told_to_stop
 from experiments.mirror import Mirror
 from kondo.cell import parse
-from kondo.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, read_status, train
+from kondo.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, train
 from kondo.schema import build
 
 Todo = list[tuple[Job, Block]]
@@ -61,7 +62,7 @@ def work(
     try:
         load_extensions()
         job = Job(parse(cell), build(Launch, launch), *asked)
-        return train_block(job, Block(job.cell, tuple(seeds)), watch)
+        return train_block(job, Block(job.cell, tuple(seeds), job.choices), watch)
     except RunBusy:
         return BUSY
     except Stop:
@@ -148,7 +149,7 @@ def _running(todo: Todo) -> tuple[int, list[str]]:
         folder = block.folder(Path(job.launch.runs))
         status = read_status(folder)
         if status.get("status") == "running" and "step" in status:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 if time.time() - (folder / "status.json").stat().st_mtime < FRESH_SECONDS:
                     reached += status["step"] * len(block.seeds)
                     words.append(f"{job.name} error {status.get('error') or float('nan'):.3g}")

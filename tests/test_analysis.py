@@ -46,7 +46,7 @@ def test_reproduce_draws_every_figure_and_judges_every_claim(smoke):
     keys = {"id", "claim", "verdict", "measured", "interval", "paper", "seeds", "steps", "figure"}
     for record in records:
         assert keys <= set(record)
-        assert record["verdict"] in (claims.REPRODUCED, claims.PARTLY, claims.NOT, claims.TOO_FEW)
+        assert record["verdict"] in (claims.REPRODUCED, claims.PARTLY, claims.NOT, claims.INCONCLUSIVE)
 
 
 def test_reproducing_again_trains_nothing(smoke, monkeypatch, capsys):
@@ -345,7 +345,7 @@ def bandit_frame(errors: dict, seeds: int = 10, spread: float = 0.01) -> pd.Data
         ((0.5, 50), claims.NOT),
         ((0.1, 100), claims.NOT),  # better, but no cheaper
         ((0.199, 50), claims.PARTLY),  # a difference to DG that noise explains
-        ((0.399, 50), claims.TOO_FEW),  # worse than DG, and one to PG that noise explains
+        ((0.399, 50), claims.INCONCLUSIVE),  # worse than DG, and one to PG that noise explains
     ],
 )
 def test_domination_needs_lower_error_beyond_noise_and_fewer_backward_passes(gate, verdict):
@@ -395,12 +395,12 @@ def test_importance_sampling_must_be_in_between():
 
 def test_few_seeds_or_missing_references_are_not_judged():
     cells = {("pg", np.nan): (0.4, 100), ("dg", np.nan): (0.2, 100), ("dgk", 0.1): (0.1, 50)}
-    assert claims.gate_dominates(bandit_frame(cells, seeds=2)).verdict == claims.TOO_FEW
+    assert claims.gate_dominates(bandit_frame(cells, seeds=2)).verdict == claims.INCONCLUSIVE
     cells.pop(("pg", np.nan))
-    assert claims.gate_dominates(bandit_frame(cells)).verdict == claims.TOO_FEW
+    assert claims.gate_dominates(bandit_frame(cells)).verdict == claims.INCONCLUSIVE
 
 
 def test_claims_without_runs_say_so(tmp_path):
     assert {record["verdict"] for record in report.Source("none", tmp_path, "laptop", tmp_path).judge()} == {
-        claims.TOO_FEW
+        claims.INCONCLUSIVE
     }
