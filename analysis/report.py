@@ -24,12 +24,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.claims import CLAIMS, NOT, PARTLY, REPRODUCED, TOO_FEW
+from analysis.claims import CLAIMS, INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED
 from analysis.draw import SCALES, draw_all, figures
 from analysis.load import Plan, final, load_figure, read_json, read_plan, run_folders, spent
 
 CSS = Path(__file__).with_name("report.css")
-MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", TOO_FEW: "…"}
+MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", INCONCLUSIVE: "…", NOT_RUN: "–"}
 PART_MARKS = {"holds": "✓", "open": "…", "fails": "✗"}
 
 
@@ -91,7 +91,7 @@ def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> s
 Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
 {_esc(summary)}. Each is a predicate over the logs, in <code>analysis/claims*.py</code>, whose parts hold, do not hold,
 or are left open by a 95% confidence interval (a bootstrap over seeds): “{REPRODUCED}”, all parts hold; “{PARTLY}”,
-some; “{NOT}”, none, and none is open; “{TOO_FEW}”, none, but some might. In J7, J12 and D3-mnist, where many
+some; “{NOT}”, none, and none is open; “{INCONCLUSIVE}”, none, but some might. In J7, J12 and D3-mnist, where many
 alternatives are compared, intervals are wider by Bonferroni's rule. Elsewhere each part has its own 95%: enough for a
 claim all of whose parts must hold, but “{PARTLY}” may rest on a single part. A factor of the paper's counts as reached
 if the estimate is at least three quarters of it and the interval is above 1. A seed that diverged counts as an error of
@@ -127,7 +127,8 @@ def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any
 
 def _verdict_cells(record: dict[str, Any], named: str) -> str:
     word = record["verdict"]
-    chip = f'<span class="chip {"enough" if word == TOO_FEW else word.split()[0]}">{MARKS[word]} {_esc(word)}</span>'
+    kind = "enough" if word in (INCONCLUSIVE, NOT_RUN) else word.split()[0]
+    chip = f'<span class="chip {kind}">{MARKS[word]} {_esc(word)}</span>'
     seeds, steps = record["seeds"], record["steps"]
     usual = {0: f"{seeds} seeds", 1: f"{seeds} replicates, nothing trained"}
     size = usual.get(steps, f"{seeds} seeds, {steps:,} steps") if seeds else "none"
