@@ -7,17 +7,26 @@ import itertools
 import numpy as np
 import pandas as pd
 
-from analysis.claims import (
+from analysis.figures.reversal_scaling import longest
+from analysis.judge import (
+    DG,
+    DIST,
+    DIST_1,
+    DIST_2,
+    JOY,
     MARGIN,
     Finding,
+    Part,
+    Settings,
+    above,
     below,
     by_setting,
     cheaper,
     claim,
     costs_until,
     found,
-    labelled,
-    negated,
+    gate,
+    method,
     never,
     points,
     possible,
@@ -26,19 +35,26 @@ from analysis.claims import (
     share,
     span,
     times,
-    too_few,
+    unready,
 )
-from analysis.figures.reversal_frictions import friction, intensity
-from analysis.figures.reversal_scaling import longest
 from analysis.load import final
 from analysis.stats import Interval, bootstrap, factor, paired
-from analysis.style import name
+from analysis.style import label, name
+from analysis.tables import chosen, cost_to_reach, matching
 
-OTHERS = ("pg", "ppo", "pmpo")
+REVERSAL = {"task.name": "reversal", "task.target": "reverse", "task.layers": 3, "task.width": 64}
+"""Token reversal with the papers' transformer."""
+OTHERS: Settings = {key: method(key) for key in ("pg", "ppo", "pmpo")}
+ALL: Settings = {"dg": DG, **OTHERS}
 LEVEL = 0.25
 """The intensity at which frictions are judged; the papers' own is not known."""
 AGREEING = 6
 """So many seeds all agree by chance in less than 5% of cases: 2 · ½ⁿ."""
+
+
+def answers(rate: float | None = None, price: float | None = None) -> dict[str, object]:
+    """DG-K that keeps or skips whole answers."""
+    return {**gate(rate, price), "gate.unit": "sequence"}
 
 
 @claim(
@@ -47,30 +63,35 @@ AGREEING = 6
     "PMPO are far behind",
     "shown in Fig. 8",
     "reversal_forward_backward",
+    version=JOY,
+    where=REVERSAL | {"task.length": 10, "task.vocab": 2},
 )
 def gate_tracks_dg(frame: pd.DataFrame) -> Finding:
     """Tracks: the paired difference in final error is below half a point, at 95%. Far fewer: backward passes until 5%
     error are 33 times fewer than DG's, or near. Behind: final errors more than half a point above DG-K's, at 95%."""
-    errors = labelled(frame, "error")
-    ours, others = "DG-K ρ=3%", [name(method) for method in OTHERS]
-    if few := too_few(errors, [ours, "DG", *others]):
+    settings = {"gate": answers(0.03), **ALL}
+    errors = by_setting(frame, "error", settings)
+    if few := unready(errors, settings):
         return few
-    gap = paired(errors[ours], errors["DG"])
-    spent = costs_until(frame)
-    fewer = cheaper(spent, ours, "DG")
-    behind = {other: paired(errors[ours], errors[other]) for other in others}
-    parts = {
-        f"ends less than half a point above DG: {points(gap)}": below(gap, MARGIN),
-        f"DG needs about 33 times as many backward passes: {times(fewer)}": reaches(fewer, 33),
-    }
-    for other, each in behind.items():
-        parts[f"ends more than half a point below {other}: {points(each)}"] = below(each, -MARGIN)
+    gap = paired(errors["gate"], errors["dg"])
+    two = {key: settings[key] for key in ("gate", "dg")}
+    spent = costs_until(frame, two)
+    fewer = cheaper(spent, "gate", "dg")
+    behind = {key: paired(errors["gate"], errors[key]) for key in OTHERS}
+    parts = [
+        (f"ends less than half a point above DG: {points(gap)}", below(gap, MARGIN)),
+        (f"DG needs about 33 times as many backward passes: {times(fewer)}", reaches(fewer, 33)),
+        *(
+            (f"ends more than half a point below {name(key)}: {points(each)}", below(each, -MARGIN))
+            for key, each in behind.items()
+        ),
+    ]
     return found(
         parts,
-        f"final error {errors[ours].mean():.2%} against DG's {errors['DG'].mean():.2%}, difference {points(gap)}; "
+        f"final error {errors['gate'].mean():.2%} against DG's {errors['dg'].mean():.2%}, difference {points(gap)}; "
         f"backward passes to 5% error: DG {times(fewer)} as many; "
-        + ", ".join(f"{other} ends at {errors[other].mean():.1%}" for other in others)
-        + never(spent, ours, "DG"),
+        + ", ".join(f"{name(key)} ends at {errors[key].mean():.1%}" for key in OTHERS)
+        + never(spent, two),
         fewer,
         **scope(frame, errors),
     )
@@ -78,27 +99,31 @@ def gate_tracks_dg(frame: pd.DataFrame) -> Finding:
 
 @claim(
     "J10",
-    "Reversal: the longest H solved within a budget is DG-K ≥ DG ≫ PMPO > PPO > PG, by forward and by backward passes",
+    "Reversal, M = 2: the longest H solved within a budget is DG-K ≥ DG ≫ PMPO > PPO > PG, by forward and by backward "
+    "passes",
     "shown in Fig. 10",
     "reversal_scaling",
+    version=JOY,
+    where=REVERSAL | {"task.vocab": 2},
 )
 def gate_goes_farthest(frame: pd.DataFrame) -> Finding:
-    """The smallest vocabulary. By forward passes each relation of the order is a part of the claim; by backward passes,
-    compared at what DG-K spent in all, that DG-K is above DG or equal, and above each of the others."""
-    clean = _smallest(frame[frame["friction"] == "none"])
-    lengths = _longest(clean)
-    if few := too_few(lengths, ["dgk", "dg", *OTHERS]):
+    """By forward passes each relation of the order is a part of the claim; by backward passes, compared at what DG-K
+    spent in all, that DG-K is above DG or equal, and above each of the others."""
+    clean = _under(frame, "none", 0.0)
+    settings = {"dgk": answers(0.03), **ALL}
+    lengths = _longest(clean, settings)
+    if few := unready(lengths, settings):
         return few
-    budget = float(final(clean[clean["method.name"] == "dgk"])["backward"].max())
-    within = _longest(clean, "backward", budget)
+    budget = float(final(matching(clean, settings["dgk"]))["backward"].max())
+    within = _longest(clean, settings, "backward", budget)
     grid = _grid(clean)
     gap, spared = _gap(lengths, "dgk", "dg", grid), _gap(within, "dgk", "dg", grid)
-    parts = {
-        f"DG-K at least DG, by forward passes: {span(gap, '+.1f')}": _at_least(gap),
-        **_descending(lengths, grid, ("dg", "pmpo", "ppo", "pg"), suffix=", by forward passes"),
-        f"DG-K at least DG, by backward passes: {span(spared, '+.1f')}": _at_least(spared),
-        **_descending(within, grid, ("dgk", "pmpo"), ("dgk", "ppo"), ("dgk", "pg"), suffix=", by backward passes"),
-    }
+    parts = [
+        (f"DG-K at least DG, by forward passes: {span(gap, '+.1f')}", _at_least(gap)),
+        *_descending(lengths, grid, ("dg", "pmpo", "ppo", "pg"), suffix=", by forward passes"),
+        (f"DG-K at least DG, by backward passes: {span(spared, '+.1f')}", _at_least(spared)),
+        *_descending(within, grid, ("dgk", "pmpo"), ("dgk", "ppo"), ("dgk", "pg"), suffix=", by backward passes"),
+    ]
     return found(
         parts,
         f"{_solved(clean)}: {_means(lengths)}; within {budget:,.0f} backward passes: {_means(within)} "
@@ -113,57 +138,69 @@ def gate_goes_farthest(frame: pd.DataFrame) -> Finding:
     "Reversal: a fixed ρ is too aggressive for large M; λ = 0 adapts",
     "shown in a figure",
     "reversal_rate_vs_vocab",
+    version=JOY,
+    where=REVERSAL,
 )
 def price_adapts(frame: pd.DataFrame) -> Finding:
     """At the largest vocabulary: ρ = 3% ends above λ = 0, and λ = 0 less than half a point above DG, both at 95%."""
     largest = frame["task.vocab"].max()
-    errors = labelled(frame[frame["task.vocab"] == largest], "error")
-    if few := too_few(errors, ["DG-K ρ=3%", "DG-K λ=0", "DG"]):
+    settings: Settings = {"dg": DG, "rate": answers(0.03), "price": answers(None, 0.0)}
+    errors = by_setting(frame[frame["task.vocab"] == largest], "error", settings)
+    if few := unready(errors, settings):
         return few
-    rate, price = paired(errors["DG-K λ=0"], errors["DG-K ρ=3%"]), paired(errors["DG-K λ=0"], errors["DG"])
-    parts = {
-        f"λ = 0 below ρ = 3%: {points(rate)}": below(rate, 0),
-        f"λ = 0 less than half a point above DG: {points(price)}": below(price, MARGIN),
-    }
+    rate, price = paired(errors["price"], errors["rate"]), paired(errors["price"], errors["dg"])
+    parts = [
+        (f"λ = 0 below ρ = 3%: {points(rate)}", below(rate, 0)),
+        (f"λ = 0 less than half a point above DG: {points(price)}", below(price, MARGIN)),
+    ]
     return found(
         parts,
         f"M = {largest}: "
-        + ", ".join(f"{each} {errors[each].mean():.1%}" for each in errors)
+        + ", ".join(f"{label(setting)} {errors[key].mean():.1%}" for key, setting in settings.items())
         + f"; λ = 0 less ρ = 3%: {points(rate)}; λ = 0 less DG: {points(price)}",
         possible(rate),
         **scope(frame, errors),
     )
 
 
+FRICTIONS = ("staleness", "actor_bugs", "reward_corruption", "rare_discovery")
+
+
 @claim(
     "D4",
     "Reversal under each friction: DG's error is about 10 times lower than that of PG, PPO and PMPO",
-    "about 10×",
+    "v1: roughly 10×; v2: often nearly an order of magnitude",
     "reversal_frictions",
+    version=DIST,
+    where=REVERSAL,
 )
 def dg_survives_each_friction(frame: pd.DataFrame) -> Finding:
     """Each friction at intensity 0.25; the smallest of the three factors between mean errors counts."""
-    frame = _frictions(frame)
-    names = ["staleness", "actor_bugs", "reward_corruption", "rare_discovery"]
-    errors = by_setting(frame, "error", ["kind", "method.name"])
-    if few := too_few(errors, [(kind, method) for kind in names for method in ("dg", *OTHERS)]):
+    rough = chosen(frame)
+    settings = {
+        f"{kind} {key}": {**setting, "friction": kind, "intensity": LEVEL}
+        for kind in FRICTIONS
+        for key, setting in ALL.items()
+    }
+    errors = by_setting(rough, "error", settings)
+    if few := unready(errors, settings):
         return few
-    factors = {}
-    for kind in names:
-        each = {method: factor(errors[kind, method], errors[kind, "dg"]) for method in OTHERS}
-        closest = min(each, key=lambda method: each[method].mean)
-        factors[kind] = closest, each[closest]
-    least = min((each for _, each in factors.values()), key=lambda each: each.mean)
+    closest = {}
+    for kind in FRICTIONS:
+        each = {key: factor(errors[f"{kind} {key}"], errors[f"{kind} dg"]) for key in OTHERS}
+        rival = min(each, key=lambda key: each[key].mean)
+        closest[kind] = rival, each[rival]
+    least = min((each for _, each in closest.values()), key=lambda each: each.mean)
     return found(
-        {
-            f"{kind.replace('_', ' ')}: {name(closest)}'s error about 10 times DG's: {times(each)}": reaches(each, 10)
-            for kind, (closest, each) in factors.items()
-        },
+        [
+            (f"{kind.replace('_', ' ')}: {name(key)}'s error about 10 times DG's: {times(each)}", reaches(each, 10))
+            for kind, (key, each) in closest.items()
+        ],
         "the closest to DG, and its error over DG's: "
         + "; ".join(
-            f"{kind.replace('_', ' ')}: {name(closest)} {share(errors[kind, closest].mean())} against DG's "
-            f"{share(errors[kind, 'dg'].mean())}, {times(each)}"
-            for kind, (closest, each) in factors.items()
+            f"{kind.replace('_', ' ')}: {name(key)} {share(errors[f'{kind} {key}'].mean())} against DG's "
+            f"{share(errors[f'{kind} dg'].mean())}, {times(each)}"
+            for kind, (key, each) in closest.items()
         ),
         least,
         **scope(frame, errors),
@@ -172,91 +209,131 @@ def dg_survives_each_friction(frame: pd.DataFrame) -> Finding:
 
 @claim(
     "D5",
+    "Reversal with all four frictions: to the error that PG, PPO and PMPO end with, DG needs about 10 times fewer "
+    "samples",
+    "an order of magnitude in sample efficiency",
+    "reversal_frictions",
+    version=DIST_2,
+    where=REVERSAL,
+)
+def dg_needs_fewer_samples(frame: pd.DataFrame) -> Finding:
+    """All at intensity 0.25: the samples of each rival over those DG needs to the rival's mean final error, in the
+    geometric mean over seeds. What DG reaches before its first evaluation counts as reached there."""
+    rough = _under(frame, "all", LEVEL)
+    errors = by_setting(rough, "error", ALL)
+    if few := unready(errors, ALL):
+        return few
+    course = matching(rough[rough["step"] > 0], DG)
+    samples = by_setting(rough, "forward", OTHERS)
+    factors = {}
+    for key in OTHERS:
+        ours = cost_to_reach(course, float(errors[key].mean()), []).set_index("seed")
+        columns = {("total", "dg"): ours["forward"], ("reached", "dg"): ours["reached"], ("total", key): samples[key]}
+        factors[key] = cheaper(pd.DataFrame(columns), "dg", key)
+    least = min(factors.values(), key=lambda each: each.mean)
+    return found(
+        [
+            (f"{name(key)} needs about 10 times DG's samples: {times(each)}", reaches(each, 10))
+            for key, each in factors.items()
+        ],
+        "samples of a rival over those DG needs to the rival's final error: "
+        + "; ".join(f"{name(key)} ({share(errors[key].mean())}) {times(each)}" for key, each in factors.items())
+        + f"; DG ends at {share(errors['dg'].mean())}",
+        least,
+        **scope(rough, errors),
+    )
+
+
+@claim(
+    "D5-errors",
     "Reversal with all four frictions: DG far below PPO and PMPO, and those below PG",
     "after 10,000 steps PG about 60%, PMPO about 15%, PPO about 10%, DG about 0.3%",
     "reversal_frictions",
+    version=DIST_1,
+    where=REVERSAL,
 )
 def dg_survives_all_frictions(frame: pd.DataFrame) -> Finding:
     """All at intensity 0.25: DG's error is below 1%, and a tenth of PPO's and of PMPO's, or near; theirs are below
     PG's, at 95%."""
-    frame = _frictions(frame)
-    frame = frame[frame["kind"] == "all"]
-    errors = by_setting(frame, "error", ["method.name"])
-    if few := too_few(errors, ["dg", *OTHERS]):
+    rough = _under(frame, "all", LEVEL)
+    errors = by_setting(rough, "error", ALL)
+    if few := unready(errors, ALL):
         return few
-    factors = {method: factor(errors[method], errors["dg"]) for method in ("ppo", "pmpo")}
+    factors = {key: factor(errors[key], errors["dg"]) for key in ("ppo", "pmpo")}
+    gaps = {key: paired(errors[key], errors["pg"]) for key in ("ppo", "pmpo")}
     least = min(factors.values(), key=lambda each: each.mean)
-    learns = bootstrap(errors["dg"])
-    parts = {f"DG below 1%: {errors['dg'].mean():.1%}, at most {min(1.0, learns.high):.1%}": below(learns, 0.01)}
-    for method, each in factors.items():
-        parts[f"{name(method)}'s error about 10 times DG's: {times(each)}"] = reaches(each, 10)
-        gap = paired(errors[method], errors["pg"])
-        parts[f"{name(method)} below PG: {points(gap)}"] = below(gap, 0)
+    learns = bootstrap(errors["dg"].dropna())
+    parts = [(f"DG below 1%: {errors['dg'].mean():.1%}, at most {min(1.0, learns.high):.1%}", below(learns, 0.01))]
+    for key, each in factors.items():
+        parts.append((f"{name(key)}'s error about 10 times DG's: {times(each)}", reaches(each, 10)))
+        parts.append((f"{name(key)} below PG: {points(gaps[key])}", below(gaps[key], 0)))
     return found(
         parts,
-        "final errors: " + ", ".join(f"{name(str(method))} {mean:.1%}" for method, mean in errors.mean().items()),
+        "final errors: " + ", ".join(f"{name(key)} {errors[key].mean():.1%}" for key in ALL),
         least,
-        **scope(frame, errors),
+        **scope(rough, errors),
     )
 
 
 @claim(
     "D6",
-    "Reversal with all four frictions: DG solves longer prompts than PMPO, PMPO than PPO, PPO than PG",
+    "Reversal with all four frictions, M = 2: DG solves longer prompts than PMPO, PMPO than PPO, PPO than PG",
     "after 10,000 steps PG about 3.5, PPO about 5, PMPO about 8, DG about 13",
     "reversal_scaling",
+    version=DIST,
+    where=REVERSAL,
 )
 def dg_goes_farthest_under_frictions(frame: pd.DataFrame) -> Finding:
-    """All at intensity 0.25, the smallest vocabulary. Each relation of the order is a part of the claim."""
-    frame = frame[frame["friction"] != "none"]
-    rough = _smallest(frame)
-    lengths = _longest(rough)
-    if few := too_few(lengths, ["dg", *OTHERS]):
+    """All at intensity 0.25. Each relation of the order is a part of the claim."""
+    every = _under(frame, "all", LEVEL)
+    rough = every[every["task.vocab"] == 2]
+    lengths = _longest(rough, ALL)
+    if few := unready(lengths, ALL):
         return few
     grid = _grid(rough)
     return found(
         _descending(lengths, grid, ("dg", "pmpo", "ppo", "pg")),
         f"{_solved(rough)}: {_means(lengths)} (lengths tried: {_tried(rough)})"
         + "".join(
-            f"; M = {vocab:g}: {_means(_longest(group))}"
-            for vocab, group in frame.groupby("task.vocab")
-            if vocab > rough["task.vocab"].min()
+            f"; M = {vocab:g}: {_means(_longest(group, ALL))}"
+            for vocab, group in every.groupby("task.vocab")
+            if vocab != 2
         ),
         _gap(lengths, "dg", "pmpo", grid),
         **scope(rough, lengths),
     )
 
 
-def _longest(frame: pd.DataFrame, cost: str = "forward", budget: float = np.inf) -> pd.DataFrame:
-    """[seed × method]; without methods whose search is not finished: whose longest length was solved, and a longer one
+def _under(frame: pd.DataFrame, friction: str, intensity: float) -> pd.DataFrame:
+    """The runs that were asked for with this friction at this intensity."""
+    return matching(chosen(frame), {"friction": friction, "intensity": intensity})
+
+
+def _longest(frame: pd.DataFrame, settings: Settings, cost: str = "forward", budget: float = np.inf) -> pd.DataFrame:
+    """[seed × setting]; without those whose search is not finished: whose longest length was solved, and a longer one
     is to be tried."""
     columns = {}
-    for method, group in frame.groupby("method.name"):
-        tried = group["task.length"].max()
-        top = group[group["task.length"] == tried]
-        if tried == group["last"].iloc[0] or not (top["error"] <= top["solved"]).any():
-            columns[method] = longest(group, cost, budget)
+    for key, setting in settings.items():
+        group = matching(frame, setting)
+        top = group[group["task.length"] == group["task.length"].max()]
+        solved = (top["error"] <= top["solved"]).any()
+        if len(group) and not (solved and top["task.length"].iloc[0] < group["last"].iloc[0]):
+            columns[key] = longest(group, cost, budget)
     return pd.DataFrame(columns)
-
-
-def _smallest(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[frame["task.vocab"] == frame["task.vocab"].min()]
 
 
 def _solved(frame: pd.DataFrame) -> str:
     return f"longest H with error ≤ {frame['solved'].iloc[0]:.0%}"
 
 
-def _descending(
-    lengths: pd.DataFrame, grid: list[float], *orders: tuple[str, ...], suffix: str = ""
-) -> dict[str, bool | None]:
+def _descending(lengths: pd.DataFrame, grid: list[float], *orders: tuple[str, ...], suffix: str = "") -> list[Part]:
     """Whether each is above the next, at 95%."""
     pairs = [pair for order in orders for pair in itertools.pairwise(order)]
     gaps = {(high, low): _gap(lengths, high, low, grid) for high, low in pairs}
-    return {
-        f"{name(high)} above {name(low)}{suffix}: {span(gap, '+.1f')}": below(negated(gap), 0)
+    return [
+        (f"{name(high)} above {name(low)}{suffix}: {span(gap, '+.1f')}", above(gap, 0))
         for (high, low), gap in gaps.items()
-    }
+    ]
 
 
 def _grid(frame: pd.DataFrame) -> list[float]:
@@ -285,13 +362,8 @@ def _at_least(gap: Interval) -> bool | None:
 
 
 def _means(lengths: pd.DataFrame) -> str:
-    return ", ".join(f"{name(str(method))} {mean:.3g}" for method, mean in lengths.mean().items())
+    return ", ".join(f"{name(str(key))} {mean:.3g}" for key, mean in lengths.mean().items())
 
 
 def _tried(frame: pd.DataFrame) -> str:
     return ", ".join(f"{length:g}" for length in sorted(frame["task.length"].unique()))
-
-
-def _frictions(frame: pd.DataFrame) -> pd.DataFrame:
-    """The runs at the intensity that is judged, by kind of friction."""
-    return frame.assign(kind=friction(frame))[intensity(frame) == LEVEL]

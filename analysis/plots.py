@@ -14,15 +14,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from analysis import style
 from analysis.load import final
 from analysis.stats import bootstrap, pareto_front
+from analysis.style import label
 from analysis.tables import SETTING, aggregate, seconds
 
 DASHES = ("-", "--", ":", "-.", (0, (1, 3)))
-
-
-def label(row: Mapping[Any, Any]) -> str:
-    """A setting in a few characters: DG-K ρ=3%"""
-    gate = style.gate_label(row["gate.rate"], row["gate.price"])
-    return f"{style.name(row['method.name'])} {gate}".strip()
 
 
 def error(row: Mapping[Any, Any]) -> str:

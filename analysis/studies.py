@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from scipy.stats import t as student
 
 from analysis.load import final
+from analysis.tables import check_unique
 
 
 def unfold(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -20,6 +21,7 @@ def unfold(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 def spread(rows: pd.DataFrame, by: Sequence[str], exact: Sequence[str], simulated: Sequence[str]) -> pd.DataFrame:
     """A row per group: closed forms as they are, simulations as mean over replicates with its 95% interval."""
+    check_unique(rows, by)
     groups = rows.groupby(list(by), dropna=False)
     table = groups[list(exact)].first()
     for column in simulated:

@@ -3,7 +3,7 @@ unless the data does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 COLOURS = {
     "pg": "#7a7a7a",
     "is_pg": "#56b4e9",
+    "is_pg_uncapped": "#882255",
     "is_pg_sequence": "#e69f00",
     "dg": "#0072b2",
     "dgk": "#d55e00",
@@ -25,6 +26,7 @@ COLOURS = {
 NAMES = {
     "pg": "PG",
     "is_pg": "IS-PG",
+    "is_pg_uncapped": "IS-PG, no cap",
     "is_pg_sequence": "IS-PG by answer",
     "dg": "DG",
     "dgk": "DG-K",
@@ -69,11 +71,16 @@ def percent(share: float) -> str:
     return f"{100 * share:g}%"
 
 
-def gate_label(rate: float, price: float) -> str:
+def gate_label(rate: float | None, price: float | None) -> str:
     """ρ=3% or λ=0; nothing for a method without a gate"""
-    if rate != rate and price != price:
-        return ""
-    return f"λ={price:g}" if rate != rate else f"ρ={percent(rate)}"
+    if rate is not None and not pd.isna(rate):
+        return f"ρ={percent(rate)}"
+    return "" if price is None or pd.isna(price) else f"λ={price:g}"
+
+
+def label(row: Mapping[Any, Any]) -> str:
+    """A setting in a few characters: DG-K ρ=3%"""
+    return f"{name(row['method.name'])} {gate_label(row.get('gate.rate'), row.get('gate.price'))}".strip()
 
 
 def note(figure: Figure, points: pd.DataFrame, extra: str = "", bands: str = "bands: 95% bootstrap intervals") -> None:

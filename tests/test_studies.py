@@ -20,6 +20,7 @@ from kondo.studies.contamination import Contamination, best_blind, collapse, pop
 from kondo.studies.gambling import Gambling, false_positive, stall
 from kondo.studies.geometry import GradientGeometry, PriceGeometry, geometry, samples_needed, success_rate
 from kondo.studies.ranking import PriorityRanking, critical_alpha
+from kondo.studies.suppression import Suppression, sure
 from tests.test_runs import log_of
 
 PG, DG = Rule("pg", {}, None), Rule("dg", {"temperature": 1.0}, None)
@@ -66,6 +67,7 @@ def test_a_replicate_depends_on_its_seed_alone(rule):
         Gambling(batch=5, updates=3),
         Contamination(batch=50, contexts=10, replicates=2),
         GateCoefficient(batch=10),
+        Suppression(batch=50, contexts=4, unsolved=2),
     ]
     for study in studies:
         together, alone = (study.measure(rule, Streams(seeds)) for seeds in ([3, 7], [7]))
@@ -296,6 +298,80 @@ def test_no_random_sign_blind_weight_beats_the_best():
         noise = (parts["parallel"] + parts["perpendicular"]) / 100
         highest = max(highest, float(parts["signal"] / (parts["square"] + noise).sqrt()))
     assert best - 0.02 < highest <= best + 1e-9
+
+
+# Suppression: D2′, D3′
+
+
+BY_SURPRISAL = [
+    gate(6.0, priority="surprisal"),
+    gate(6.0, priority="surprisal", hard=False, temperature=2.0),
+    gate(6.0, priority="surprisal", deterministic=False, temperature=2.0),
+]
+
+
+@pytest.mark.parametrize(("baseline", "b"), [("confidence", None), ("half", 0.5)])
+def test_the_second_moment_of_rare_failures_is_suppressed_by_the_square_of_the_weight(baseline, b):
+    """1 for PG, σ(−bℓ)² for DG, 0 for the gate at λ = 0, (π/β)² for exact IS; and to leading order q^2b and (qK/ρ)²."""
+    delta, arms, share = 1e-4, 7, 0.3
+    study = Suppression(arms=arms, deltas=(delta,), share=share, baseline=baseline, batch=1)
+    q = delta / (arms - 1)
+    b = (1 - delta) ** 2 + (arms - 1) * q**2 if b is None else b
+    rules = {"pg": PG, "dg": DG, "gate": gate(), "is": IS}
+    exact = {"pg": 1.0, "dg": (1 / (1 + q**-b)) ** 2, "gate": 0.0, "is": (q / ((1 - share) * q + share / arms)) ** 2}
+    factors = {name: study.measure(rule, Streams([0]))["factor"][0][0] for name, rule in rules.items()}
+    assert factors == pytest.approx(exact, rel=1e-9)
+    assert factors["dg"] == pytest.approx(q ** (2 * b), rel=0.02)
+    assert factors["is"] == pytest.approx((q * arms / share) ** 2, rel=0.02)
+
+
+def test_the_moment_is_across_the_gradient_of_all_contexts():
+    """Against explicit vectors of all logits, for weights that differ between the contexts (b sees the label)."""
+    study = Suppression(arms=4, contexts=3, unsolved=1, deltas=(0.2,), share=0.4, baseline="oracle", batch=1)
+    policy = sure(0.2, 3, 1, 4)
+    assert policy[:, 0].tolist() == pytest.approx([0.2 / 3, 0.8, 0.8])
+    goal = torch.zeros(3, 4, dtype=torch.float64)
+    for context in range(3):
+        goal[context] = policy[context, 0] * (torch.eye(4, dtype=torch.float64)[0] - policy[context])
+    unit = goal.flatten() / goal.norm()
+    moments = {"pg": 0.0, "dg": 0.0}
+    for context, arm in itertools.product(range(3), range(1, 4)):
+        if policy[context, arm] > 0.5:
+            continue  # not rare
+        vector = torch.zeros(3, 4, dtype=torch.float64)
+        vector[context] = torch.eye(4, dtype=torch.float64)[arm] - policy[context]
+        across = vector.flatten() - (vector.flatten() @ unit) * unit
+        gain = -float(policy[context, 0])
+        square = (0.6 * float(policy[context, arm]) + 0.1) * gain**2 * float(across.square().sum())
+        moments["pg"] += square
+        moments["dg"] += square / (1 + float(policy[context, arm]) ** gain) ** 2
+    found = study.measure(DG, Streams([0]))["factor"][0][0]
+    assert found == pytest.approx(moments["dg"] / moments["pg"], rel=1e-9)
+
+
+@pytest.mark.parametrize("rule", [PG, IS, DG, gate(), *BY_SURPRISAL])
+@pytest.mark.parametrize("baseline", ["confidence", "half", "oracle"])
+def test_simulated_suppression_agrees_with_the_closed_form(rule, baseline):
+    """Within 5 standard errors of 20 replicates."""
+    study = Suppression(deltas=(0.001, 0.03, 0.3), baseline=baseline, batch=2000)
+    columns = study.measure(rule, Streams(list(range(20))))
+    for name in ("factor", "failure", "success"):
+        assert deviations(columns, name, f"{name}_simulated").max() < 5
+
+
+@pytest.mark.parametrize("baseline", ["confidence", "half", "oracle"])
+def test_what_sees_only_probabilities_weighs_rare_failures_and_successes_alike_and_delight_does_not(baseline):
+    study = Suppression(deltas=(1e-5, 0.01), baseline=baseline, batch=1)
+    for rule in (PG, IS, *BY_SURPRISAL):
+        columns = study.measure(rule, Streams([0]))
+        assert columns["failure"][0] == pytest.approx(columns["success"][0], rel=1e-12)
+    free = study.measure(gate(), Streams([0]))
+    assert (free["failure"][0], free["success"][0]) == ([0, 0], [1, 1])
+    dg = study.measure(DG, Streams([0]))
+    failure, success = dg["failure"][0][0], dg["success"][0][0]
+    assert success == pytest.approx({"confidence": 0.5, "half": 1.0, "oracle": 1.0}[baseline], abs=0.01)
+    # with b = π(y*), failures of unsolved contexts have no advantage left: 8 of 17 rare failures weigh ½
+    assert failure == pytest.approx({"confidence": 0.0, "half": 0.0, "oracle": 0.5 * 8 / 17}[baseline], abs=0.01)
 
 
 # Coefficient

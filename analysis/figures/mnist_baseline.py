@@ -26,7 +26,7 @@ def measured(table: pd.DataFrame) -> str:
 def plot(table: pd.DataFrame) -> Figure:
     figure, axes = plots.panels(1, 1)
     table = table.sort_values(["task.baseline", "method.name"])
-    names = [f"b = {NAMES.get(row['task.baseline'])}   {plots.label(row)}" for row in table.to_dict("records")]
+    names = [f"b = {NAMES.get(row['task.baseline'])}   {style.label(row)}" for row in table.to_dict("records")]
     plots.dots(axes, table, names, [style.colour(method) for method in table["method.name"]])
     plots.log_percent(axes)
     axes.set(xlabel="final test error", title="MNIST: the baseline b of the advantage")

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from analysis import plots, style
 from analysis.load import final
-from analysis.tables import SETTING, aggregate
+from analysis.tables import SETTING, aggregate, chosen
 
 PANELS = {
     "actor_bugs": ("Actor bugs", "share of junk actions q"),
@@ -18,16 +18,8 @@ PANELS = {
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
-    single = frame["friction"].isin(PANELS)
-    frame = frame.assign(friction=frame["friction"].where(single, "all"), intensity=intensity(frame))
-    return aggregate(final(frame), ["friction", *SETTING, "intensity"])
-
-
-def intensity(frame: pd.DataFrame) -> pd.Series:
-    """The one number behind a run's frictions, from whichever it has."""
-    probs = [frame[f"friction.{name}.prob"] for name in ("actor_bugs", "reward_corruption")]
-    arms = 1 - 10 / frame["friction.rare_discovery.arms"]
-    return probs[0].fillna(probs[1]).fillna(arms).round(1)
+    """Final errors by friction and intensity, as they were asked for."""
+    return aggregate(final(chosen(frame)), ["friction", *SETTING, "intensity"])
 
 
 def measured(table: pd.DataFrame) -> str:

@@ -7,12 +7,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from analysis import plots, style
+from analysis.tables import check_unique
 
 MOMENTS = 4
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """A row per sample: four moments evenly spaced on a log axis, of every seed."""
+    check_unique(frame, ["step"])
     steps = np.sort(frame["step"].unique())
     wanted = np.geomspace(max(1, steps[-1] ** 0.25), steps[-1], MOMENTS)
     moments = sorted({int(steps[np.abs(np.log(steps + 1e-9) - np.log(want)).argmin()]) for want in wanted})

@@ -53,7 +53,7 @@ def late(table: pd.DataFrame) -> str:
     words = []
     for row in rows[rows["reached"] < rows["seeds"]].to_dict("records"):
         then = "lower bounds" if row["method.name"] == "pg" else "left out"
-        words.append(f"never there: {row['seeds'] - row['reached']:g} of {plots.label(row)} ({then})")
+        words.append(f"never there: {row['seeds'] - row['reached']:g} of {style.label(row)} ({then})")
     return "; ".join(words)
 
 
@@ -73,7 +73,7 @@ def plot(table: pd.DataFrame) -> Figure:
     for place, row in enumerate(timed.to_dict("records")):
         spread = [[row["speedup"] - row["speedup_low"]], [row["speedup_high"] - row["speedup"]]]
         right.errorbar(row["speedup"], place, xerr=spread, fmt="o", color=style.colour(row["method.name"]), capsize=2)
-    right.set_yticks(range(len(timed)), [plots.label(row) for row in timed.to_dict("records")])
+    right.set_yticks(range(len(timed)), [style.label(row) for row in timed.to_dict("records")])
     right.invert_yaxis()
     right.axvline(1, color="#999999", lw=0.8)
     right.set(xlabel="speed-up over PG", title="… and in seconds, this machine")

@@ -7,23 +7,22 @@ from matplotlib.figure import Figure
 
 from analysis import plots, style
 from analysis.load import final
-from analysis.tables import SETTING, aggregate
+from analysis.tables import SETTING, aggregate, chosen, matching
 
 PANELS = {
-    "staleness": ("Staleness, age uniform on 0..D", "D / 400"),
+    "staleness": ("Staleness, age uniform on 0..D", "intensity: D over its longest"),
     "actor_bugs": ("Actor bugs", "share of junk answers q"),
     "penalised_bugs": ("Actor bugs, junk loses 1", "share of junk answers q"),
     "reward_corruption": ("Reward corruption", "share of coin-flip rewards q"),
     "rare_discovery": ("Rare discovery", "1 − κ"),
     "all": ("All four", "intensity"),
 }
-FULL_DELAY = 400
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """Final errors by friction and intensity, their means and every seed; the clean runs are every friction's
     intensity 0."""
-    ends = final(frame.assign(friction=friction(frame), intensity=intensity(frame)))
+    ends = final(chosen(frame))
     clean = [ends[ends["friction"] == "none"].assign(friction=name) for name in PANELS]
     every = pd.concat([ends[ends["friction"] != "none"], *clean])
     by = ["friction", *SETTING, "intensity"]
@@ -31,39 +30,17 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([means, every[[*by, "seed", "error"]].assign(kind="seed")], ignore_index=True)
 
 
-def friction(frame: pd.DataFrame) -> pd.Series:
-    """The name of a run's friction as its panel has it."""
-    column = "friction.actor_bugs.penalty"
-    punished = frame[column].fillna(0) > 0 if column in frame else pd.Series(False, frame.index)
-    single = frame["friction"].where(frame["friction"].isin([*PANELS, "none"]), "all")
-    return single.mask(punished & (single == "actor_bugs"), "penalised_bugs")
-
-
-def intensity(frame: pd.DataFrame) -> pd.Series:
-    """The one number behind a run's frictions, from whichever it has."""
-    columns = {
-        "friction.actor_bugs.prob": lambda x: x,
-        "friction.reward_corruption.prob": lambda x: x,
-        "friction.staleness.delay": lambda x: x / FULL_DELAY,
-        "friction.rare_discovery.kappa": lambda x: 1 - x,
-    }
-    level = pd.Series(float("nan"), frame.index)
-    for column, of in columns.items():
-        if column in frame:
-            level = level.fillna(of(frame[column]))
-    return level.fillna(0).round(3)
-
-
 def plot(table: pd.DataFrame) -> Figure:
     figure, grid = plots.panels(2, 3, sharey=True)
     means, seeds = table[table["kind"] == "mean"], table[table["kind"] == "seed"]
     means = means.astype({"seeds": int, "step": int, "length": int})  # the rows of seeds have none
     for axes, (name, (title, xlabel)) in zip(grid.flat, PANELS.items(), strict=True):
-        groups = means[means["friction"] == name].groupby("method.name")
-        for place, (method, group) in enumerate(groups):
+        groups = means[means["friction"] == name].groupby(SETTING, dropna=False)
+        for place, (_, group) in enumerate(groups):
+            setting = {column: None if pd.isna(value) else value for column, value in group[SETTING].iloc[0].items()}
             shift = 0.008 * (place - (len(groups) - 1) / 2)  # side by side
-            each = seeds[(seeds["friction"] == name) & (seeds["method.name"] == method)]
-            look = {"color": style.colour(str(method)), "label": plots.label(group.iloc[0].to_dict())}
+            each = matching(seeds, {**setting, "friction": name})
+            look = {"color": style.colour(str(setting["method.name"])), "label": style.label(setting)}
             axes.plot(group["intensity"] + shift, group["error"], **look)
             axes.plot(each["intensity"] + shift, each["error"], "o", ms=2.5, alpha=0.5, color=look["color"])
         axes.set(yscale="log", xlabel=xlabel, title=title)
@@ -72,6 +49,6 @@ def plot(table: pd.DataFrame) -> Figure:
     grid[0, 2].legend(fontsize=7)
     length = means["length"].iloc[0]
     style.note(
-        figure, means, f"H = {length}; lines: means; dots: seeds; IS-PG: per token, no cap; by answer: cap 10", ""
+        figure, means, f"H = {length}; lines: means; dots: seeds; IS-PG without a cap: per token; by answer: cap 10", ""
     )
     return figure

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from analysis import plots, style
 from analysis.stats import bootstrap
-from analysis.tables import SETTING, cost_to_reach
+from analysis.tables import SETTING, chosen, cost_to_reach
 
 BUDGETS = 25
 BY = ["friction", "task.vocab", *SETTING]
@@ -22,7 +22,7 @@ BY = ["friction", "task.vocab", *SETTING]
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """By friction, vocabulary, setting and budget: the mean over seeds of the longest length solved. Curves over
     budgets are for the smallest vocabulary, and end where the budget of a run ends."""
-    frame = frame.assign(friction=frame["friction"].where(frame["friction"] == "none", "all"))
+    frame = chosen(frame)
     smallest = frame["task.vocab"].min()
     rows: list[dict[str, Any]] = []
     for key, group in frame.groupby(BY, dropna=False):

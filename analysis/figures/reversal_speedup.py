@@ -34,9 +34,9 @@ def measured(table: pd.DataFrame) -> str:
 
 def _speedup(row: Mapping[Any, Any]) -> str:
     if row["reached"] == 0:
-        return f"{plots.label(row)} not there"
+        return f"{style.label(row)} not there"
     spread = f"{row['speedup_low']:.2g} to {row['speedup_high']:.2g}" if row["reached"] > 1 else "one seed"
-    return f"{plots.label(row)} {row['speedup']:.2g} ({spread})"
+    return f"{style.label(row)} {row['speedup']:.2g} ({spread})"
 
 
 def plot(table: pd.DataFrame) -> Figure:

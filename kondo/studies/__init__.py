@@ -131,4 +131,5 @@ from kondo.studies import (  # noqa: E402  register themselves
     gambling,  # noqa: F401
     geometry,  # noqa: F401
     ranking,  # noqa: F401
+    suppression,  # noqa: F401
 )
