@@ -11,7 +11,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Protocol
 import joblib
 
 from analysis.interrupts import held
-from experiments.compose import ROOT, launcher_settings
+from experiments.compose import launcher_settings
 from kondo.schema import ConfigError, build, knob, nearest
 
 IDLE_SECONDS = 60.0
@@ -129,7 +129,7 @@ class Ray:
     def open(self, folder: Path) -> Iterator[tuple[Submit, int]]:
         import ray
 
-        environment = {"env_vars": {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}}
+        environment = {"env_vars": {"OMP_NUM_THREADS": "1"}}
         own: Any = {} if self.address else {"num_cpus": self.n_jobs or cores(), "include_dashboard": False}
         ray.init(self.address, log_to_driver=False, logging_level=logging.WARNING, runtime_env=environment, **own)
         try:
@@ -184,7 +184,6 @@ class SubmititSlurm(SubmititLocal):
             "timeout_min": self.timeout_min,
             "mem_gb": self.mem_gb,
             "cpus_per_task": 1,
-            "slurm_setup": [f"export PYTHONPATH={ROOT}:$PYTHONPATH"],
             **{name: value for name, value in named.items() if value},
         }
 
@@ -203,10 +202,16 @@ EXTRAS = {"ray": "ray", "submitit": "slurm"}
 def launcher(overrides: Sequence[str]) -> Launcher:
     """What `hydra/launcher=…` and `hydra.launcher.…` ask for, or the default."""
     name, settings = launcher_settings(overrides)
+    for key in ("_target_", "kind"):
+        settings.pop(key, None)
+    return launcher_of(name, settings)
+
+
+def launcher_of(name: str, settings: Mapping[str, Any]) -> Launcher:
+    """A launcher by name, with its settings."""
     if name not in LAUNCHERS:
         raise ConfigError(f"hydra/launcher={name}: no such launcher; {nearest(name, LAUNCHERS)}")
     package = PACKAGES.get(name)
     if package and importlib.util.find_spec(package) is None:
         raise ConfigError(f"hydra/launcher={name}: {package} is not installed; pip install 'kondo[{EXTRAS[package]}]'")
-    settings.pop("_target_", None)  # of Hydra's own `basic`
     return build(LAUNCHERS[name], settings, "hydra.launcher")

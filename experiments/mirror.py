@@ -10,7 +10,7 @@ from statistics import fmean
 from types import TracebackType
 from typing import Any
 
-from experiments.compose import Job
+from experiments.jobs import Job
 from kondo.runs import Block, Rows
 
 AXES = ("step", "forward", "backward")

@@ -22,20 +22,18 @@ import torch
 
 from analysis import draw, report
 from analysis.interrupts import interruptible
-from experiments.compose import CONF, Job, foreign_axes, single, small_task, sweep, write_plan
+from experiments.compose import single
+from experiments.jobs import Job
 from experiments.launchers import Launcher, cores, launcher
+from experiments.plans import compose_all, experiments, plan
 from experiments.train import BUSY, Todo, train_all
 from kondo.measurement import engine_of
 from kondo.runs import Block, finished
-from kondo.schema import ConfigError, nearest
+from kondo.schema import ConfigError
 
 CALIBRATION_SECONDS = 10.0
 WAIT_SECONDS = 2.0
 """How long to wait before asking again for runs that another process trains."""
-
-
-def experiments() -> list[str]:
-    return sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 
 
 def refuse(overrides: Sequence[str]) -> None:
@@ -45,22 +43,6 @@ def refuse(overrides: Sequence[str]) -> None:
         if key in ("experiment", "scale"):
             instead = "name the figures, FIGURES=…" if key == "experiment" else "--scale …, with make SCALE=…"
             raise ConfigError(f"{word}: not an override here; {instead}")
-
-
-def plan(figure: str, scale: str, overrides: Sequence[str]) -> list[Job]:
-    """The jobs that a figure needs as far as its logs tell now, written down for the figures to read."""
-    if figure not in experiments():
-        raise ConfigError(f"{figure}: no such figure; {nearest(figure, experiments())}")
-    words = [f"experiment={figure}", f"scale={scale}", *overrides]
-    if scale == "smoke" and (small := small_task(figure)) and not any(word.startswith("task=") for word in overrides):
-        words.insert(0, f"task={small}")
-    if foreign := foreign_axes(words):
-        raise ConfigError(
-            f"{figure}: has no axis for {', '.join(foreign)}; give one value, or sweep with experiments.run"
-        )
-    jobs = sweep(words)
-    write_plan(figure, jobs, overrides)
-    return jobs
 
 
 def unfinished(jobs: Iterable[Job]) -> tuple[int, Todo]:
@@ -125,6 +107,7 @@ def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], w
     trouble: dict[Path, str] = {}
     workers = getattr(where, "n_jobs", 1) or cores()
     jobs: dict[str, list[Job]] = {}
+    compose_all(figures, scale, overrides)
     for again in itertools.count():
         for figure in figures:
             if not again or any(job.launch.search.key for job in jobs[figure]):  # else nothing changes what it needs

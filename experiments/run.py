@@ -4,7 +4,8 @@
     python -m experiments.run -m method=pg,dg,dgk gate.rate=0.01,0.03,0.1 friction=none,staleness
     python -m experiments.run -m experiment=bandit_pareto scale=smoke hydra/launcher=ray
 
-What is complete is skipped, what was interrupted goes on. `--help` shows every key.
+A Hydra app: --help, --cfg job, --multirun, hydra/launcher=… and hydra/sweeper=… are Hydra's own. What is complete is
+skipped, what was interrupted goes on.
 """
 
 from __future__ import annotations
@@ -12,26 +13,26 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
 import hydra
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from tqdm import tqdm
 
 from analysis.interrupts import interruptible
-from experiments.compose import Job, foreign_axes, job, load_extensions, single, sweep, write_plan
-from experiments.launchers import Launcher, launcher
+from experiments.compose import check_words, climb, split, unique, usual
+from experiments.extend import load_extensions
+from experiments.jobs import Job, final_error, job, needed
+from experiments.launchers import Launcher
+from experiments.plans import write_plan
+from experiments.suggest import check_effect, foreign_axes
 from experiments.train import BUSY, Todo, line, train_all, train_block
 from kondo.runs import Rows, RunBusy, finished
 from kondo.schema import ConfigError
-
-
-def mean_error(rows: Rows, column: str | None) -> float:
-    """Over the seeds that have one; NaN where none has."""
-    errors = [row[column] for row in rows if column and row.get(column) is not None]
-    return fmean(errors) if errors else float("nan")
 
 
 def left(jobs: Sequence[Job]) -> Todo:
@@ -46,15 +47,17 @@ def left(jobs: Sequence[Job]) -> Todo:
     return todo
 
 
-def run(one: Job) -> None:
+def train_here(one: Job) -> None:
     """Every block of a job in this process, with a progress bar and a line at its end."""
+    one.cell.task.fetch(Path(one.launch.data))
     for todo, block in left([one]):
         with tqdm(total=block.cell.steps, desc=todo.name, unit="step", leave=False, disable=None) as bar:
 
-            def watch(step: int, rows: Rows, bar: tqdm = bar, error: str | None = todo.cell.error) -> None:
+            def watch(step: int, rows: Rows, bar: tqdm = bar, error: str = todo.cell.error or "") -> None:
                 bar.update(step - bar.n)
-                if rows:
-                    bar.set_postfix(refresh=False, error=f"{mean_error(rows, error):.3g}")
+                seen = [row[error] for row in rows if row.get(error) is not None]
+                if seen:
+                    bar.set_postfix(refresh=False, error=f"{sum(seen) / len(seen):.3g}")
 
             try:
                 status = train_block(todo, block, watch)
@@ -63,63 +66,71 @@ def run(one: Job) -> None:
         print(line(todo, block, status))
 
 
-def run_sweep(jobs: Sequence[Job], where: Launcher) -> int:
-    """Every block of many jobs on a launcher; 1 if any of them failed."""
-    todo = left(jobs)
-    trouble = train_all(todo, where) if todo else {}
-    return 1 if set(trouble.values()) - {BUSY} else 0
+def train_batch(
+    config: DictConfig, loader: ConfigLoader, where: Launcher, batch: Sequence[Sequence[str]]
+) -> list[JobReturn]:
+    """What a sweeper asks for: all of it is checked, then each cell trained once. The final error is what is returned
+    for each; a search trains on from value to value, and returns that of the last."""
+
+    def made(words: Sequence[str]) -> Job:
+        ours, theirs = split(loader.load_sweep_config(config, list(words)))
+        return job(ours, theirs["runtime"]["choices"], usual, sweeping=True)
+
+    try:
+        every = [climb(list(words), made) for words in batch]
+        asked = OverridesParser.create(config_loader=loader).parse_overrides(list(config.hydra.overrides.task))
+        check_effect(asked, [each for one in every for each in one])
+        wanted = unique(every)
+        for each in needed(wanted):
+            each.cell.task.fetch(Path(each.launch.data))
+    except ConfigError as error:
+        sys.exit(f"error: {error}")
+    figure = config.hydra.runtime.choices.get("experiment")
+    if figure and (foreign := foreign_axes(asked, list(config.hydra.sweeper.get("params") or {}))):
+        print(f"{figure} has no axis for {', '.join(foreign)}: its plan stays as it is")
+        figure = None
+    trouble: dict[str, str] = {}
+    tried: set[str] = set()
+    while new := [each for each in needed(wanted) if each.cell.key() not in tried]:
+        if figure:
+            write_plan(figure, needed(wanted), list(config.hydra.overrides.task))
+        todo = left(new)
+        outcomes = train_all(todo, where) if todo else {}
+        trouble |= {todo[i][0].cell.key(): word for i, word in outcomes.items() if word != BUSY}
+        tried |= {each.cell.key() for each in new}
+    return [_returned(words, needed([each])[-1], trouble) for words, each in zip(batch, every, strict=True)]
+
+
+def _returned(words: Sequence[str], job: Job, trouble: dict[str, str]) -> JobReturn:
+    failed = trouble.get(job.cell.key())
+    answer = JobReturn(overrides=list(words), status=JobStatus.FAILED if failed else JobStatus.COMPLETED)
+    answer.return_value = RuntimeError(f"{job.name}: {failed}") if failed else final_error(job)
+    return answer
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
-def _main(config: DictConfig) -> None:
+def app(config: DictConfig) -> float:
+    """Train the cell of a config; its final error is what a sweeper may minimise."""
+    chosen = HydraConfig.get()
     try:
-        hydra = HydraConfig.get()
-        run(job(config, hydra.runtime.choices, sweeping=hydra.mode is RunMode.MULTIRUN))
-    except ConfigError as error:  # Hydra would print a traceback
+        one = job(config, chosen.runtime.choices, usual, sweeping=chosen.mode is RunMode.MULTIRUN)
+        train_here(one)
+    except (ConfigError, OSError) as error:  # Hydra would print a traceback
         sys.exit(f"error: {error}")
+    return final_error(one)
 
 
-def main() -> int:
-    words = sys.argv[1:]
-    flags = [word for word in words if word.startswith("-")]
-    overrides = [word for word in words if word not in flags]
+def main() -> None:
     try:
         with interruptible():
-            return _run(flags, overrides)
-    except (ConfigError, OSError) as error:
+            load_extensions()
+            check_words([word for word in sys.argv[1:] if not word.startswith("-")])
+            app()
+    except ConfigError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit("\ninterrupted; the same command goes on from the last checkpoint")
 
 
-def _run(flags: Sequence[str], overrides: Sequence[str]) -> int:
-    """What the command line asks for; 1 if a run of a sweep failed."""
-    if set(flags) - {"-m", "--multirun"}:  # --help, --cfg, …: Hydra's own, one run after the other
-        load_extensions()
-        sys.argv.append("hydra/launcher=basic")
-        _main()
-        return 0
-    jobs = sweep(overrides) if flags else [single(overrides)]
-    where = launcher(overrides)
-    for todo in jobs:
-        todo.cell.task.fetch(Path(todo.launch.data))
-    if not flags:
-        run(jobs[0])
-        return 0
-    figure = next((word.partition("=")[2] for word in overrides if word.startswith("experiment=")), None)
-    if figure and (foreign := foreign_axes(overrides)):
-        print(f"{figure} has no axis for {', '.join(foreign)}: its plan stays as it is")
-        figure = None
-    failed, tried = 0, set[str]()
-    while new := [todo for todo in jobs if todo.cell.key() not in tried]:
-        if figure:
-            write_plan(figure, jobs, overrides)
-        failed |= run_sweep(new, where)
-        tried |= {todo.cell.key() for todo in new}
-        if jobs[0].launch.search.key is not None:  # what it needs next depends on what came out
-            jobs = sweep(overrides)
-    return failed
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

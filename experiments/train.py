@@ -16,7 +16,8 @@ import torch
 from tqdm import tqdm
 
 from analysis.load import read_status
-from experiments.compose import Job, Launch, load_extensions
+from experiments.extend import load_extensions
+from experiments.jobs import Job, Launch
 from experiments.launchers import Handle, Launcher, told_to_stop
 from experiments.mirror import Mirror
 from kondo.cell import parse

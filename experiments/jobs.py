@@ -1,0 +1,228 @@
+"""A job: a cell that is known to be valid, where and how to train it, what it was asked as, and its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from analysis.load import read_log
+from kondo.cell import Cell, gated, parse
+from kondo.frictions import FRICTIONS
+from kondo.objectives import METHODS
+from kondo.runs import Block, blocks, finished
+from kondo.schema import ConfigError, build, knob
+
+ROOT = Path(__file__).parent.parent
+CONF = ROOT / "conf"
+SCIENCE = ("task", "method", "friction", "screen", "probe", "actor", "optimizer", "steps", "evals")
+"""The keys of the config that say what a run is; the gate joins them where the method has one."""
+ASIDE = ("budget", "dials", "experiment", "intensity", "small", "hydra")
+"""The keys that others are made of."""
+
+
+def _level(intensity: Any) -> float:
+    if isinstance(intensity, bool) or not isinstance(intensity, (int, float)) or not 0 <= intensity < 1:
+        raise ConfigError(f"intensity={intensity!r}: expected null or a number in [0, 1)")
+    return float(intensity)
+
+
+def _dial(intensity: Any, full: float, default: float) -> float:
+    """${dial:intensity,full,default}: that share of the full amount, or the default where no intensity is given."""
+    return default if intensity is None else type(full)(round(_level(intensity) * full, 6))
+
+
+def _crowd(intensity: Any, few: int | None, default: int) -> int | None:
+    """${crowd:intensity,few,default}: so many arms that this share of them is beyond the few; null without few."""
+    if few is None:
+        return None
+    return default if intensity is None else round(few / (1 - _level(intensity)))
+
+
+def _fade(intensity: Any, full: float | None, default: float) -> float | None:
+    """${fade:intensity,full,default}: what that share leaves of the full amount; null without one."""
+    if full is None:
+        return None
+    return default if intensity is None else round((1 - _level(intensity)) * full, 6)
+
+
+OmegaConf.register_new_resolver("dial", _dial, replace=True)
+OmegaConf.register_new_resolver("fade", _fade, replace=True)
+OmegaConf.register_new_resolver("crowd", _crowd, replace=True)
+
+
+@dataclass(frozen=True)
+class WandbSettings:
+    mode: str = knob("offline", choices=("offline", "online", "disabled"))
+    project: str = "kondo"
+    group: str = "ad hoc"
+    dir: str = "runs"
+
+
+@dataclass(frozen=True)
+class Search:
+    """An axis of a sweep that is climbed instead of crossed: the next value is tried where the last was solved."""
+
+    key: str | None = None
+    values: tuple[int, ...] = ()
+    """From easy to hard."""
+    solved: float = knob(0.05, low=0)
+    """The error to get down to, by one seed at least, for the next value to be tried."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Where and how a run is trained, and for how many seeds; no part of its identity."""
+
+    seeds: int = knob(1, low=1)
+    first_seed: int = knob(0, low=0)
+    block: int = knob(10, low=1)
+    runs: str = "runs"
+    data: str = "data"
+    device: str = "cpu"
+    threads: int = knob(1, low=1)
+    checkpoint_seconds: float = knob(30.0, low=0)
+    scale: str = "laptop"
+    search: Search = Search()
+    wandb: WandbSettings = WandbSettings()
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise ConfigError("runs=: expected a folder")
+
+
+@dataclass(frozen=True)
+class Job:
+    cell: Cell
+    launch: Launch
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked by name: task, method, friction, intensity."""
+    name: str = ""
+    """The cell in a few words: how it differs from its task's and method's defaults. No two cells share one."""
+
+    def blocks(self) -> list[Block]:
+        launch = self.launch
+        return blocks(self.cell, launch.seeds, launch.block, Path(launch.runs), launch.first_seed, self.choices)
+
+
+def cell_name(cell: Cell, usual: Cell, choices: Mapping[str, Any]) -> str:
+    """mnist dgk ρ=0.03 priority=uniform staleness delay=1000: what was chosen, and what differs from usual."""
+    plain, default = cell.plain(), usual.plain()
+    words = [str(choices["task"]), str(choices["method"])]
+    if cell.gate is not None:
+        words.append(f"λ={cell.gate.price!r}" if cell.gate.rate is None else f"ρ={cell.gate.rate!r}")
+    for section in ("gate", "task", "method", "screen", "probe", "actor", "optimizer"):
+        prefix = "" if section in ("gate", "task") else f"{section}."
+        own, other = plain[section] or {}, default[section] or {}
+        for key, value in own.items():
+            if value != other.get(key) and (section, key) not in (("gate", "rate"), ("gate", "price")):
+                words.append(f"{prefix}{key}={value}")
+    for name, own in plain["friction"].items():
+        other = dataclasses.asdict(FRICTIONS[name]())
+        words += [name, *(f"{key}={value}" for key, value in own.items() if value != other[key])]
+    return " ".join(words + [f"{key}={plain[key]}" for key in ("steps", "evals") if plain[key] != default[key]])
+
+
+def job(config: DictConfig, choices: Mapping[str, Any], usual: Callable[[str, str, str], Cell], sweeping: bool) -> Job:
+    """A checked job from a composed config and the choices of groups that it was composed of; `usual` is the cell of a
+    task, a method and a scale alone, which names are the difference from.
+
+    A gate for a method without one is an error, and so is an intensity that turns nothing; in a sweep it only means
+    that the axis is not for that method, or not for that friction.
+    """
+    made = checked(config, sweeping)
+    friction = choices.get("friction", [])  # of a list of them Hydra says nothing
+    asked = {
+        "task": str(choices["task"]),
+        "method": str(choices["method"]),
+        "friction": friction if isinstance(friction, str) else "+".join(config.friction),
+        "intensity": _intensity(config, sweeping),
+    }
+    other = usual(asked["task"], asked["method"], made.launch.scale)
+    return dataclasses.replace(made, choices=asked, name=cell_name(made.cell, other, asked))
+
+
+def _intensity(config: DictConfig, sweeping: bool) -> float | None:
+    """The intensity, where some friction follows it."""
+    intensity, friction = config.get("intensity"), OmegaConf.to_container(config)["friction"]  # type: ignore[call-overload,index]
+    if intensity is None or "${intensity}" in str(friction):
+        return None if intensity is None else _level(intensity)
+    if sweeping and not friction:
+        return None
+    raise ConfigError(f"intensity={intensity}: nothing follows it; choose a friction, say friction=staleness")
+
+
+def checked(config: DictConfig, sweeping: bool) -> Job:
+    """The job of a config, without a name."""
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise (error.__cause__ if isinstance(error.__cause__, ConfigError) else ConfigError(str(error))) from None
+    assert isinstance(plain, dict)
+    for key in ASIDE:
+        plain.pop(key, None)
+    gate = plain.pop("gate", None)
+    cell = {key: plain.pop(key) for key in SCIENCE if key in plain}
+    name = cell["method"].get("name") if isinstance(cell.get("method"), dict) else None
+    if name in METHODS and not gated(name) and (sweeping or gate == _defaults("gate.yaml")["gate"]):
+        gate = None
+    launch = build(Launch, plain)
+    _check_device(launch.device)
+    return Job(parse({**cell, "gate": gate}), launch)
+
+
+@functools.cache
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device={device!r}: not available here ({reason}); cpu always is") from None
+
+
+@functools.cache
+def _defaults(name: str) -> Any:
+    return OmegaConf.to_container(OmegaConf.load(CONF / name))
+
+
+Climb = list[Job]
+"""The jobs of a search, from easy to hard; of a cell without one, its job alone."""
+
+
+def needed(climbs: Sequence[Climb]) -> list[Job]:
+    """What is to be trained as far as logs tell: of a search every value up to the first that is not known solved."""
+    return [job for climb in climbs for job in _tried(climb)]
+
+
+def _tried(climb: Climb) -> Iterator[Job]:
+    for job in climb:
+        yield job
+        if len(climb) > 1 and not _solved(job):
+            return
+
+
+def _solved(job: Job) -> bool:
+    """Whether a job is trained, and some seed of it got down to the error that its search asks for."""
+    runs, error = Path(job.launch.runs), job.cell.error or ""
+    return all(finished(block, runs) for block in job.blocks()) and any(
+        row.get(error) is not None and row[error] <= job.launch.search.solved
+        for block in job.blocks()
+        for row in read_log(block.folder(runs) / "metrics.jsonl")
+    )
+
+
+def final_error(job: Job) -> float:
+    """The mean over seeds of the last error in its logs; NaN where there is none."""
+    runs, error = Path(job.launch.runs), job.cell.error or ""
+    rows = [row for block in job.blocks() for row in read_log(block.folder(runs) / "metrics.jsonl")]
+    ends = [row[error] for row in rows if row["step"] == job.cell.steps and row.get(error) is not None]
+    return fmean(ends) if ends else math.nan
