@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -18,11 +19,11 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from experiments.extend import load_extensions
-from experiments.jobs import CONF, Climb, Job, checked, job, needed
+from experiments.jobs import CONF, Climb, Job, cell_name, checked, job, needed
 from experiments.suggest import check_effect, check_names, check_swept, groups, is_hydra
-from kondo.cell import Cell, gated
+from kondo.cell import Cell, gated, parse
 from kondo.objectives import METHODS
-from kondo.schema import ConfigError
+from kondo.schema import ConfigError, nearest
 
 Words = Sequence[str]
 
@@ -103,20 +104,31 @@ def climbs(words: Words) -> list[Climb]:
             config, hydra = composed(cell)
             return job(config, hydra["runtime"]["choices"], usual, sweeping=True)
 
-        every = [climb(list(cell), made) for cell in _cells(parser.parse_overrides(lines))]
+        every = [climb(made(cell)) for cell in _cells(parser.parse_overrides(lines))]
         check_effect(parsed, [job for each in every for job in each])
     return unique(every)
 
 
-def climb(cell: Sequence[str], made: Callable[[Words], Job]) -> Climb:
-    """The job of a cell; or, where it asks for a search, one for each value that may be tried, from easy to hard."""
-    first = made(cell)
+def climb(first: Job) -> Climb:
+    """A job; or, where it asks for a search, one for each value that may be tried, from easy to hard."""
     search = first.launch.search
     if search.key is None:
         return [first]
     if not search.values:
         raise ConfigError(f"search.key={search.key}: search.values is empty; give some, from easy to hard")
-    return [made([*cell, f"{search.key}={value}"]) for value in search.values]
+    other = usual(first.choices["task"], first.choices["method"], first.launch.scale)
+    cells = [parse(with_value(first.cell.plain(), search.key, value)) for value in search.values]
+    return [replace(first, cell=cell, name=cell_name(cell, other, first.choices)) for cell in cells]
+
+
+def with_value(plain: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A cell as plain data, with another value at a dotted key that it has."""
+    *path, leaf = key.split(".")
+    node = functools.reduce(lambda node, name: node.get(name) or {}, path, plain)
+    if leaf not in node:
+        raise ConfigError(f"search.key={key}: no key of this cell; {nearest(leaf, node)}")
+    node[leaf] = value
+    return plain
 
 
 def unique(every: Sequence[Climb]) -> list[Climb]:

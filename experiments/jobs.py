@@ -141,7 +141,7 @@ def job(config: DictConfig, choices: Mapping[str, Any], usual: Callable[[str, st
     """
     made = checked(config, sweeping)
     friction = choices.get("friction", [])  # of a list of them Hydra says nothing
-    asked = {
+    asked: dict[str, Any] = {
         "task": str(choices["task"]),
         "method": str(choices["method"]),
         "friction": friction if isinstance(friction, str) else "+".join(config.friction),

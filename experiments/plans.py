@@ -48,10 +48,11 @@ def _climbs(figure: str, scale: str, overrides: Sequence[str]) -> list[Climb]:
     kept = _kept(figure, scale, overrides) or _composed(figure, scale, overrides)
     load_extensions()
     launch = build(Launch, kept["launch"])
-    return [
-        [Job(parse(each["config"]), launch, each["choices"], each["name"]) for each in climb]
-        for climb in kept["climbs"]
-    ]
+
+    def job(each: dict[str, Any]) -> Job:
+        return Job(parse(each["config"]), launch, each["choices"], each["name"])
+
+    return [[job(each) for each in climb] for climb in kept["climbs"]]
 
 
 def _composed(figure: str, scale: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -89,10 +90,8 @@ def outside(words: Sequence[str]) -> list[str]:
 
 def _kept(figure: str, scale: str, overrides: Sequence[str]) -> dict[str, Any] | None:
     """A figure's sweep as it was composed before; None where it must be composed anew."""
-    runs = next(
-        (word.partition("=")[2].strip("'\"") for word in reversed(overrides) if word.startswith("runs=")), "runs"
-    )
-    kept = read_json(_kept_path(Path(runs), scale, figure))
+    named = [word.partition("=")[2].strip("'\"") for word in overrides if word.startswith("runs=")]
+    kept = read_json(_kept_path(Path(named[-1] if named else "runs"), scale, figure))
     return kept if kept.get("digest") == _digest(figure, scale, overrides) else None
 
 

@@ -77,7 +77,7 @@ def train_batch(
         return job(ours, theirs["runtime"]["choices"], usual, sweeping=True)
 
     try:
-        every = [climb(list(words), made) for words in batch]
+        every = [climb(made(words)) for words in batch]
         asked = OverridesParser.create(config_loader=loader).parse_overrides(list(config.hydra.overrides.task))
         check_effect(asked, [each for one in every for each in one])
         wanted = unique(every)
@@ -124,7 +124,7 @@ def main() -> None:
     try:
         with interruptible():
             load_extensions()
-            check_words([word for word in sys.argv[1:] if not word.startswith("-")])
+            check_words([word for word in sys.argv[1:] if "=" in word and not word.startswith("-")])
             app()
     except ConfigError as error:
         sys.exit(f"error: {error}")

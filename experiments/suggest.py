@@ -86,9 +86,7 @@ def check_swept(overrides: Sequence[Override]) -> None:
         if override.is_sweep_override() and key == "experiment":
             raise ConfigError(f"{override.input_line}: one at a time; make reproduce FIGURES=… trains several")
         if override.is_sweep_override() and key.partition(".")[0] in LAUNCH:
-            raise ConfigError(
-                f"{override.input_line}: does not make another cell, so it cannot be swept; give one value"
-            )
+            raise ConfigError(f"{override.input_line}: does not make another cell; give one value")
 
 
 def check_effect(overrides: Sequence[Override], jobs: Sequence[Job]) -> None:

@@ -37,7 +37,7 @@ def plot(table: pd.DataFrame) -> Figure:
     for axes, (name, (title, xlabel)) in zip(grid.flat, PANELS.items(), strict=True):
         groups = means[means["friction"] == name].groupby(SETTING, dropna=False)
         for place, (_, group) in enumerate(groups):
-            setting = {column: None if pd.isna(value) else value for column, value in group[SETTING].iloc[0].items()}
+            setting = {str(key): None if pd.isna(value) else value for key, value in group[SETTING].iloc[0].items()}
             shift = 0.008 * (place - (len(groups) - 1) / 2)  # side by side
             each = matching(seeds, {**setting, "friction": name})
             look = {"color": style.colour(str(setting["method.name"])), "label": style.label(setting)}
