@@ -18,8 +18,9 @@ from scipy.stats import t as student
 from analysis import claims, draw, report, stats, style
 from analysis.load import final, load, load_figure, read_plan
 from analysis.style import COLOURS, FORMATS, NAMES
-from experiments import compose, reproduce, runs
-from experiments.compose import ROOT, sweep
+from experiments import plans, reproduce, runs
+from experiments.compose import sweep
+from experiments.jobs import ROOT
 from experiments.launchers import Basic
 from experiments.train import train_all
 from kondo.ledger import COUNTS, TIMED
@@ -56,7 +57,7 @@ def test_reproducing_again_trains_nothing(smoke, monkeypatch, capsys):
     folder, _ = smoke
     monkeypatch.setattr(sys, "argv", ["reproduce", "--scale", "smoke", f"runs={folder}/runs"])
     monkeypatch.setattr(reproduce, "train_all", lambda todo, where: pytest.fail("trained again"))
-    monkeypatch.setattr(compose, "write_atomically", lambda path, text: pytest.fail("wrote into the runs folder"))
+    monkeypatch.setattr(plans, "write_atomically", lambda path, text: pytest.fail("wrote into the runs folder"))
     monkeypatch.setattr(reproduce.draw, "main", lambda arguments: 0)
     monkeypatch.setattr(reproduce.report, "main", lambda arguments: 0)
     assert reproduce.main() == 0

@@ -6,10 +6,14 @@ import subprocess
 import sys
 
 import pytest
+from omegaconf import OmegaConf
 
-from experiments import compose
-from experiments.compose import CONF, ROOT, single, sweep
-from experiments.reproduce import plan, unfinished
+from analysis.load import read_runs
+from experiments import plans
+from experiments.compose import single, sweep
+from experiments.jobs import CONF, ROOT
+from experiments.plans import compose_all, plan
+from experiments.reproduce import unfinished
 from kondo.cell import parse
 from kondo.engine import Engine
 from kondo.frictions import FRICTIONS
@@ -33,28 +37,40 @@ def test_every_choice_composes_to_a_valid_job(choice):
 SCALES = ("smoke", "laptop", "paper")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_expands_at_every_scale_to_cells_with_names_of_their_own(name):
-    """The same cells at every scale, but for steps, seeds and evaluations."""
-    science = []
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """Every figure's plan at every scale."""
+    words = [f"runs={tmp_path_factory.mktemp('plans')}"]
     for scale in SCALES:
-        jobs = sweep([f"experiment={name}", f"scale={scale}"])
+        compose_all(EXPERIMENTS, scale, words)
+    return {scale: {name: plan(name, scale, words) for name in EXPERIMENTS} for scale in SCALES}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_cell_of_every_plan_has_a_name_of_its_own(planned, scale):
+    for name, jobs in planned[scale].items():
         assert {job.launch.scale for job in jobs} == {scale}
-        assert len({job.name for job in jobs}) == len({job.cell.key() for job in jobs}) == len(jobs) > 0
-        plain = [job.cell.plain() for job in jobs]
-        science.append([{key: value for key, value in each.items() if key not in ("steps", "evals")} for each in plain])
-        usual = single([f"task={jobs[0].choices['task']}", f"scale={scale}"])
-        assert {job.cell.evals for job in jobs} == {usual.cell.evals}
-    assert science[0] == science[1] == science[2]
-    assert (ROOT / "analysis" / "figures" / f"{name}.py").exists()
+        assert len({job.name for job in jobs}) == len({job.cell.key() for job in jobs}) == len(jobs) > 0, name
+        assert len({job.cell.evals for job in jobs}) == 1
+        assert (ROOT / "analysis" / "figures" / f"{name}.py").exists()
+
+
+@pytest.mark.slow
+def test_laptop_and_paper_train_the_same_cells_but_for_steps_and_evaluations(planned):
+    for name in EXPERIMENTS:
+        laptop, paper = (
+            [{key: value for key, value in job.cell.plain().items() if key not in ("steps", "evals")} for job in jobs]
+            for jobs in (planned["laptop"][name], planned["paper"][name])
+        )
+        assert laptop == paper, name
 
 
 def test_a_scale_is_steps_seeds_and_evaluations_and_nothing_else():
     budgets = [path for path in CONF.rglob("*.yaml") if "budget:" in path.read_text()]
     assert len(budgets) > 10
     for path in budgets:
-        budget = compose.OmegaConf.load(path).budget
+        budget = OmegaConf.load(path).budget
         assert set(budget) <= set(SCALES), path
         assert all(set(each) <= {"steps", "seeds"} for each in budget.values()), path
     for path in CONF.rglob("*.yaml"):
@@ -82,7 +98,7 @@ def test_every_method_friction_and_task_has_a_config_with_the_code_s_defaults():
         assert single([f"method={name}"]).cell.options == settings(METHODS[name])
     for name in set(OWN_FRICTIONS) - {"rare_discovery"}:  # which is all in the task
         assert single([f"friction={name}"]).cell.frictions == (FRICTIONS[name](),)
-    named = {compose.OmegaConf.load(path).task.get("name") for path in (CONF / "task").glob("*.yaml")}
+    named = {OmegaConf.load(path).task.get("name") for path in (CONF / "task").glob("*.yaml")}
     assert named - {None} == {name for name, code in TASKS.items() if code.__module__.startswith("kondo.")}
 
 
@@ -381,7 +397,7 @@ def test_one_small_file_adds_a_method_a_priority_and_a_friction(tmp_path):
 @pytest.mark.slow
 def test_a_file_of_one_s_own_extensions_breaks_no_test(tmp_path):
     (tmp_path / "mine.py").write_text(EXTENSION + TASK)
-    (tmp_path / "conftest.py").write_text("from experiments.compose import load_extensions\nload_extensions()\n")
+    (tmp_path / "conftest.py").write_text("from experiments.extend import load_extensions\nload_extensions()\n")
     chosen = "config_with_the_code or covered or a_colour_of_its_own or stacked or learns_the_bandit"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest", "-k", chosen]
     files = [f"tests/test_{name}.py" for name in ("config", "gate", "engine", "objectives", "analysis")]
@@ -408,7 +424,7 @@ def test_the_code_of_a_task_of_one_s_own_is_part_of_its_cells(tmp_path):
     for line in ("", "STAKE = 2"):
         (tmp_path / "casino.py").write_text(TASK + line)
         check = (
-            "from experiments.compose import load_extensions\nfrom kondo.cell import parse\nload_extensions()\n"
+            "from experiments.extend import load_extensions\nfrom kondo.cell import parse\nload_extensions()\n"
             "cell = parse({'task': {'name': 'casino'}, 'method': {'name': 'pg'}, 'steps': 1})\n"
             "print(cell.key(), list(cell.plain()['extensions']))"
         )
@@ -446,6 +462,74 @@ def test_importing_kondo_needs_neither_hydra_nor_wandb_nor_matplotlib():
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+OPTUNA = [
+    "hydra/sweeper=optuna",
+    "hydra.sweeper.n_trials=4",
+    "hydra.sweeper.n_jobs=2",
+    "hydra.sweeper.direction=minimize",
+]
+
+
+@pytest.mark.slow
+def test_a_sweeper_that_chooses_by_what_came_out_gets_the_final_error(tmp_path):
+    """Optuna minimises the final error over the gate's rate."""
+    words = [
+        "-m",
+        f"runs={tmp_path}",
+        *OPTUNA,
+        "gate.rate=interval(0.05,1.0)",
+        "method=dgk",
+        "hydra.sweeper.sampler.seed=1",
+    ]
+    run(*words)
+    results = OmegaConf.load(tmp_path / ".sweep" / "optimization_results.yaml")
+    runs, damaged = read_runs(tmp_path)
+    assert damaged == []
+    ends = {
+        each.config["gate"]["rate"]: [row["policy_error"] for row in each.rows if row["step"] == 5] for each in runs
+    }
+    assert len(ends) == 4
+    means = {rate: sum(errors) / len(errors) for rate, errors in ends.items()}
+    assert results.best_value == pytest.approx(min(means.values()))
+    assert means[results.best_params["gate.rate"]] == pytest.approx(results.best_value)
+
+
+@pytest.mark.slow
+def test_hydra_s_own_words_do_what_its_documentation_says(tmp_path):
+    def output(*words: str) -> str:
+        command = [sys.executable, "-m", "experiments.run", *words]
+        return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+
+    shown = OmegaConf.create(output("--cfg", "job", "method=dg", "steps=7"))
+    assert (shown.method.name, shown.steps) == ("dg", 7)
+    assert "Powered by Hydra" in output("--help")
+    words = ["-m", f"runs={tmp_path}", "gate.rate=choice(0.1,0.2)", "method=glob(dg*)", "task.arms=range(5,7)"]
+    assert run(*words).count(": done") == 6
+    basic = run("-m", f"runs={tmp_path}", "method=pg,dg", "task.arms=5", "hydra/launcher=basic")
+    assert (basic.count(": done"), basic.count("skipped")) == (1, 1)
+
+
+@pytest.mark.slow
+def test_a_plan_is_composed_anew_only_where_something_changed(tmp_path, monkeypatch):
+    first = [job.cell.key() for job in plan("gambling", "smoke", [f"runs={tmp_path}"])]
+    monkeypatch.setattr(plans, "climbs", lambda words: pytest.fail("composed again"))
+    assert [job.cell.key() for job in plan("gambling", "smoke", [f"runs={tmp_path}"])] == first
+    with pytest.raises(pytest.fail.Exception, match="composed again"):
+        plan("gambling", "smoke", [f"runs={tmp_path}", "seeds=3"])
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "more.py").write_text("MORE = 1")
+    monkeypatch.setenv("KONDO_EXTENSIONS", str(mine))
+    with pytest.raises(pytest.fail.Exception, match="composed again"):
+        plan("gambling", "smoke", [f"runs={tmp_path}"])
+
+
+def test_nothing_of_hydra_s_internals_is_used():
+    files = [*ROOT.glob("experiments/**/*.py"), *ROOT.glob("hydra_plugins/**/*.py"), *ROOT.glob("kondo/**/*.py")]
+    assert len(files) > 40
+    assert not [path for path in files if "hydra._internal" in path.read_text()]
+
+
 def test_a_sweep_composes_each_job_as_a_single_run_would():
     words = ["friction=staleness", "task.hidden=[4]", "friction.staleness.delay=7", "steps=9"]
     swept = sweep([*words, "method=dg,dgk", "gate={rate:0.5},{price:1}"])
@@ -453,12 +537,3 @@ def test_a_sweep_composes_each_job_as_a_single_run_would():
         single([*words, "method=dgk", gate]) for gate in ("gate.rate=0.5", "gate.price=1")
     ]
     assert [job.cell.key() for job in swept] == [job.cell.key() for job in alone]
-
-
-@pytest.mark.parametrize("figure", EXPERIMENTS)
-def test_choices_that_are_put_together_are_what_hydra_composes(figure):
-    """Under each figure's own choices of task, friction and evaluations."""
-    with compose._hydra():
-        for scale, method, friction in (("laptop", "dg", "all"), ("smoke", "ppo", "staleness")):
-            choices = (f"experiment={figure}", f"scale={scale}", f"method={method}", f"friction={friction}")
-            assert compose._chosen(choices) == compose._composed(choices)[0]

@@ -15,7 +15,8 @@ import pytest
 
 from analysis.load import load_figure, read_plan
 from experiments import launchers, runs
-from experiments.compose import ROOT, single, sweep
+from experiments.compose import single, sweep
+from experiments.jobs import ROOT
 from experiments.launchers import Basic, Joblib, launcher
 from experiments.reproduce import in_order
 from experiments.train import outcomes, train_all
