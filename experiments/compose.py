@@ -12,9 +12,10 @@ import operator
 import os
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,18 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from analysis.load import Plan, plan_path, read_log
-from kondo.cell import SCHEMA, Cell, GateSettings, gated, parse
+from kondo.cell import SCHEMA, Cell, gated, parse
 from kondo.frictions import FRICTIONS
 from kondo.objectives import METHODS, settings
 from kondo.runs import Block, blocks, finished, write_atomically
 from kondo.schema import ConfigError, build, knob, nearest
-from kondo.screens import ScreenSettings
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
 SCIENCE = ("task", "method", "friction", "screen", "probe", "actor", "optimizer", "steps", "evals")
 """The keys of the config that say what a run is; the gate joins them where the method has one."""
+LAUNCH = ("seeds", "first_seed", "block", "runs", "data", "device", "threads", "checkpoint_seconds", "search", "wandb")
+"""The keys that say where and how a run is trained, and for how many seeds."""
 INDEPENDENT = ("method=", "friction=")
 """Choices that leave every other choice as it is."""
 
@@ -56,13 +58,17 @@ def _dial(intensity: Any, full: float, default: float) -> float:
     return default if intensity is None else type(full)(round(_level(intensity) * full, 6))
 
 
-def _crowd(intensity: Any, few: int, default: int) -> int:
-    """${crowd:intensity,few,default}: so many arms that this share of them is beyond the few."""
+def _crowd(intensity: Any, few: int | None, default: int) -> int | None:
+    """${crowd:intensity,few,default}: so many arms that this share of them is beyond the few; null without few."""
+    if few is None:
+        return None
     return default if intensity is None else round(few / (1 - _level(intensity)))
 
 
-def _fade(intensity: Any, full: float, default: float) -> float:
-    """${fade:intensity,full,default}: what that share leaves of the full amount."""
+def _fade(intensity: Any, full: float | None, default: float) -> float | None:
+    """${fade:intensity,full,default}: what that share leaves of the full amount; null without one."""
+    if full is None:
+        return None
     return default if intensity is None else round((1 - _level(intensity)) * full, 6)
 
 
@@ -115,26 +121,32 @@ class Launch:
 class Job:
     cell: Cell
     launch: Launch
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """What was asked by name: task, method, friction, intensity."""
+    name: str = ""
+    """The cell in a few words: how it differs from its task's and method's defaults. No two cells share one."""
 
     def blocks(self) -> list[Block]:
         launch = self.launch
-        return blocks(self.cell, launch.seeds, launch.block, Path(launch.runs), launch.first_seed)
+        return blocks(self.cell, launch.seeds, launch.block, Path(launch.runs), launch.first_seed, self.choices)
 
-    def describe(self) -> str:
-        """The cell in a few words: bandit dgk ρ=0.03 staleness delay=100 delay_mode=fixed"""
-        plain = self.cell.plain()
-        words = [plain["task"]["name"], self.cell.method]
-        if self.cell.gate is not None:
-            words.append(f"λ={self.cell.gate.price:g}" if self.cell.gate.rate is None else f"ρ={self.cell.gate.rate:g}")
-            usual = GateSettings()
-            for name in ("priority", "alpha", "mode", "temperature", "unit", "history"):
-                value = getattr(self.cell.gate, name)
-                words += [f"{name}={value}"] if value not in (getattr(usual, name), "sequence") else []
-        for name, friction in plain["friction"].items():
-            words.append(name + "".join(f" {key}={value}" for key, value in friction.items()))
-        for name, value in plain["screen"].items():
-            words += [f"screen.{name}={value}"] if value != getattr(ScreenSettings(), name) else []
-        return " ".join(words)
+
+def cell_name(cell: Cell, usual: Cell, choices: Mapping[str, Any]) -> str:
+    """mnist dgk ρ=0.03 priority=uniform staleness delay=1000: what was chosen, and what differs from usual."""
+    plain, default = cell.plain(), usual.plain()
+    words = [str(choices["task"]), str(choices["method"])]
+    if cell.gate is not None:
+        words.append(f"λ={cell.gate.price!r}" if cell.gate.rate is None else f"ρ={cell.gate.rate!r}")
+    for section in ("gate", "task", "method", "screen", "probe", "actor", "optimizer"):
+        prefix = "" if section in ("gate", "task") else f"{section}."
+        own, other = plain[section] or {}, default[section] or {}
+        for key, value in own.items():
+            if value != other.get(key) and (section, key) not in (("gate", "rate"), ("gate", "price")):
+                words.append(f"{prefix}{key}={value}")
+    for name, own in plain["friction"].items():
+        other = dataclasses.asdict(FRICTIONS[name]())
+        words += [name, *(f"{key}={value}" for key, value in own.items() if value != other[key])]
+    return " ".join(words + [f"{key}={plain[key]}" for key in ("steps", "evals") if plain[key] != default[key]])
 
 
 def load_extensions() -> None:
@@ -161,17 +173,49 @@ def load_extensions() -> None:
             store.store(group="friction", name=name, package="friction", node={name: dataclasses.asdict(cls())})
 
 
-def job(config: DictConfig, sweeping: bool) -> Job:
-    """A checked job from a composed config.
+def job(config: DictConfig, choices: Mapping[str, Any], sweeping: bool) -> Job:
+    """A checked job from a composed config and the choices of groups that it was composed of.
 
-    A gate for a method without one is an error; in a sweep it only means that the axis is not for that method.
+    A gate for a method without one is an error, and so is an intensity that turns nothing; in a sweep it only means
+    that the axis is not for that method, or not for that friction.
     """
+    made = _checked(config, sweeping)
+    friction = choices.get("friction", [])  # of a list of them Hydra says nothing
+    asked = {
+        "task": str(choices["task"]),
+        "method": str(choices["method"]),
+        "friction": friction if isinstance(friction, str) else "+".join(config.friction),
+        "intensity": _intensity(config, sweeping),
+    }
+    usual = _usual(asked["task"], asked["method"], made.launch.scale)
+    return dataclasses.replace(made, choices=asked, name=cell_name(made.cell, usual, asked))
+
+
+def _intensity(config: DictConfig, sweeping: bool) -> float | None:
+    """The intensity, where some friction follows it."""
+    intensity, friction = config.get("intensity"), OmegaConf.to_container(config)["friction"]  # type: ignore[call-overload,index]
+    if intensity is None or "${intensity}" in str(friction):
+        return None if intensity is None else _level(intensity)
+    if sweeping and not friction:
+        return None
+    raise ConfigError(f"intensity={intensity}: nothing follows it; choose a friction, say friction=staleness")
+
+
+@functools.lru_cache(maxsize=1024)
+def _usual(task: str, method: str, scale: str) -> Cell:
+    """The cell of a task and a method alone: what the names of others are the difference from."""
+    config = _chosen((f"task={task}", f"scale={scale}", f"method={method}"))
+    return _checked(OmegaConf.create(config), sweeping=True).cell
+
+
+def _checked(config: DictConfig, sweeping: bool) -> Job:
+    """The job of a config, without a name."""
     try:
         plain = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         raise (error.__cause__ if isinstance(error.__cause__, ConfigError) else ConfigError(str(error))) from None
     assert isinstance(plain, dict)
-    for key in ("budget", "dials", "experiment", "intensity"):
+    for key in ("budget", "dials", "experiment", "intensity", "small"):
         plain.pop(key, None)
     gate = plain.pop("gate", None)
     cell = {key: plain.pop(key) for key in SCIENCE if key in plain}
@@ -187,7 +231,8 @@ def single(overrides: Sequence[str]) -> Job:
     """The job of a command line without sweeps."""
     with _hydra() as parser:
         _check_names(parser.parse_overrides(list(overrides)))
-        return job(compose("config", list(overrides)), sweeping=False)
+        config, hydra = _composed(tuple(overrides))
+        return job(OmegaConf.create(config), hydra["runtime"]["choices"], sweeping=False)
 
 
 def sweep(overrides: Sequence[str]) -> list[Job]:
@@ -195,18 +240,68 @@ def sweep(overrides: Sequence[str]) -> list[Job]:
     with _hydra() as parser:
         parsed = parser.parse_overrides(list(overrides))
         _check_names(parsed)
-        chosen = [o for o in parsed if o.key_or_group in ("experiment", "scale") and not o.is_sweep_override()]
-        swept = _composed(tuple(str(o.input_line) for o in chosen))[1]["sweeper"]["params"] or {}
+        _check_swept(parsed)
+        swept = _swept_by_experiment(parsed)
         lines = [f"{key}={value}" for key, value in swept.items()]
         lines += [o.input_line for o in parsed if o.input_line and not _is_hydra(o)]
         (cells,) = BasicSweeper.split_arguments(parser.parse_overrides(lines), None)
         groups = _groups()
 
         def made(cell: list[str]) -> Job:
-            return job(_compose(parser.parse_overrides(cell), groups), sweeping=True)
+            return job(*_compose(parser.parse_overrides(cell), groups), sweeping=True)
 
         jobs = [each for cell in cells for each in _climbed(cell, made)]
-    return list({each.cell.key(): each for each in jobs}.values())
+        _check_effect(parsed, jobs)
+    unique: dict[str, Job] = {}
+    for each in jobs:
+        unique.setdefault(each.cell.key(), each)
+    names = Counter(each.name for each in unique.values())
+    assert max(names.values()) == 1, f"two cells share a name: {names.most_common(1)}"
+    return list(unique.values())
+
+
+def small_task(figure: str) -> str | None:
+    """The task that a smoke test of a figure trains in the place of the figure's own."""
+    with _hydra():
+        return _composed((f"experiment={figure}",))[0].get("small")
+
+
+def foreign_axes(overrides: Sequence[str]) -> list[str]:
+    """What a command line sweeps beyond the sweep of its experiment: a figure has no axis for it."""
+    with _hydra() as parser:
+        parsed = parser.parse_overrides(list(overrides))
+        own = [str(key) for key in _swept_by_experiment(parsed)]
+    asked = [str(o.key_or_group) for o in parsed if o.is_sweep_override() and not _is_hydra(o)]
+    return [key for key in asked if not any(key == each or key.startswith(f"{each}.") for each in own)]
+
+
+def _swept_by_experiment(parsed: Sequence[Override]) -> dict[str, Any]:
+    """{key: values} of the sweep that the chosen experiment brings."""
+    chosen = [o for o in parsed if o.key_or_group in ("experiment", "scale") and not o.is_sweep_override()]
+    return _composed(tuple(str(o.input_line) for o in chosen))[1]["sweeper"]["params"] or {}
+
+
+def _check_swept(parsed: Sequence[Override]) -> None:
+    """Only what makes another cell can be swept."""
+    for override in parsed:
+        key = str(override.key_or_group)
+        if override.is_sweep_override() and key == "experiment":
+            raise ConfigError(f"{override.input_line}: one at a time; make reproduce FIGURES=… trains several")
+        if override.is_sweep_override() and key.partition(".")[0] in (*LAUNCH, "scale"):
+            raise ConfigError(
+                f"{override.input_line}: does not make another cell, so it cannot be swept; give one value"
+            )
+
+
+def _check_effect(parsed: Sequence[Override], jobs: Sequence[Job]) -> None:
+    """An axis that matters to none of the cells is refused."""
+    for override in parsed:
+        key = str(override.key_or_group)
+        if key == "intensity" and override.value() is not None and all(j.choices["intensity"] is None for j in jobs):
+            raise ConfigError(f"{override.input_line}: nothing follows it; choose a friction, say friction=staleness")
+        if key.partition(".")[0] == "gate" and all(each.cell.gate is None for each in jobs):
+            others = ", ".join(sorted(name for name in METHODS if gated(name)))
+            raise ConfigError(f"{override.input_line}: no method here has a gate; methods with one: {others}")
 
 
 def _climbed(cell: list[str], made: Callable[[list[str]], Job]) -> Iterator[Job]:
@@ -227,9 +322,9 @@ def _climbed(cell: list[str], made: Callable[[list[str]], Job]) -> Iterator[Job]
 
 def _solved(job: Job, level: float) -> bool:
     """Whether a job is trained, and some seed of it got down to this error."""
-    runs = Path(job.launch.runs)
+    runs, error = Path(job.launch.runs), job.cell.error or ""
     return all(finished(block, runs) for block in job.blocks()) and any(
-        row.get("error") is not None and row["error"] <= level
+        row.get(error) is not None and row[error] <= level
         for block in job.blocks()
         for row in read_log(block.folder(runs) / "metrics.jsonl")
     )
@@ -247,8 +342,9 @@ def _is_hydra(override: Override) -> bool:
     return str(override.key_or_group).startswith(("hydra.", "hydra/"))
 
 
-def _compose(overrides: Sequence[Override], groups: Collection[str]) -> DictConfig:
-    """What Hydra would compose, in a fraction of the time: choices of groups from `_chosen`, values set afterwards."""
+def _compose(overrides: Sequence[Override], groups: Collection[str]) -> tuple[DictConfig, dict[str, Any]]:
+    """What Hydra would compose, in a fraction of the time: choices of groups from `_chosen`, values set afterwards;
+    and the choices."""
     values = [o for o in overrides if o.type == OverrideType.CHANGE and o.key_or_group not in groups]
     choices = [str(o.input_line) for o in overrides if o not in values and o.input_line]
     choices.sort(key=lambda choice: choice.startswith(INDEPENDENT))
@@ -260,7 +356,9 @@ def _compose(overrides: Sequence[Override], groups: Collection[str]) -> DictConf
             node[leaf] = _merged(node[leaf], override.value())
         except (KeyError, TypeError):
             raise ConfigError(f"{override.input_line}: not there with {' '.join(choices)}") from None
-    return OmegaConf.create(config)
+    others = tuple(choice for choice in choices if not choice.startswith(INDEPENDENT))
+    named = {str(o.key_or_group): o.value() for o in overrides if str(o.key_or_group) in groups}
+    return OmegaConf.create(config), _composed(others)[1]["runtime"]["choices"] | named
 
 
 @functools.lru_cache(maxsize=4096)
@@ -310,7 +408,7 @@ def write_plan(figure: str, jobs: Sequence[Job], overrides: Sequence[str]) -> No
         figure=figure,
         scale=launch.scale,
         command=" ".join(command),
-        cells={each.cell.key(): {"name": each.describe(), "choices": {}} for each in jobs},
+        cells={each.cell.key(): {"name": each.name, "choices": dict(each.choices)} for each in jobs},
         seeds=launch.seeds,
         first_seed=launch.first_seed,
         schema=SCHEMA,

@@ -39,7 +39,7 @@ class Mirror:
             self.started = True
             self._try(self._start)
         if rows and self.run is not None:
-            self._try(lambda: self.run.log(summary(rows)))
+            self._try(lambda: self.run.log(summary(rows, self.job.cell.error)))
 
     def _start(self) -> None:
         settings = self.job.launch.wandb
@@ -55,10 +55,10 @@ class Mirror:
             mode=settings.mode,  # type: ignore[arg-type]
             project=settings.project,
             group=settings.group,
-            job_type=self.job.cell.method,
-            tags=[plain["task"]["name"], *(plain["friction"] or ["none"]), self.job.launch.scale],
+            job_type=self.job.choices["method"],
+            tags=[self.job.choices["task"], self.job.choices["friction"], self.job.launch.scale],
             id=folder.name,
-            name=self.job.describe(),
+            name=self.job.name,
             config=plain,
             dir=settings.dir,
             resume="allow" if settings.mode == "online" else None,
@@ -76,11 +76,11 @@ class Mirror:
             self.run = None
 
 
-def summary(rows: Rows) -> dict[str, float]:
-    """One evaluation of a block as W&B sees it."""
+def summary(rows: Rows, error: str | None) -> dict[str, float]:
+    """One evaluation of a block as W&B sees it: means over seeds, and each seed's error."""
     values: dict[str, float] = {"step": rows[0]["step"]}
     for name in rows[0]:
         seen = [row[name] for row in rows if isinstance(row.get(name), (int, float))]
         if seen and name not in ("step", "seed"):
             values[name] = fmean(seen)
-    return values | {f"error/seed{row['seed']}": row["error"] for row in rows if row.get("error") is not None}
+    return values | {f"{error}/seed{row['seed']}": row[error] for row in rows if error and row.get(error) is not None}

@@ -22,7 +22,7 @@ import torch
 
 from analysis import draw, report
 from analysis.interrupts import interruptible
-from experiments.compose import CONF, Job, single, sweep, write_plan
+from experiments.compose import CONF, Job, foreign_axes, single, small_task, sweep, write_plan
 from experiments.launchers import Launcher, cores, launcher
 from experiments.train import BUSY, Todo, train_all
 from kondo.measurement import engine_of
@@ -51,7 +51,14 @@ def plan(figure: str, scale: str, overrides: Sequence[str]) -> list[Job]:
     """The jobs that a figure needs as far as its logs tell now, written down for the figures to read."""
     if figure not in experiments():
         raise ConfigError(f"{figure}: no such figure; {nearest(figure, experiments())}")
-    jobs = sweep([f"experiment={figure}", f"scale={scale}", *overrides])
+    words = [f"experiment={figure}", f"scale={scale}", *overrides]
+    if scale == "smoke" and (small := small_task(figure)) and not any(word.startswith("task=") for word in overrides):
+        words.insert(0, f"task={small}")
+    if foreign := foreign_axes(words):
+        raise ConfigError(
+            f"{figure}: has no axis for {', '.join(foreign)}; give one value, or sweep with experiments.run"
+        )
+    jobs = sweep(words)
     write_plan(figure, jobs, overrides)
     return jobs
 

@@ -21,16 +21,16 @@ from omegaconf import DictConfig
 from tqdm import tqdm
 
 from analysis.interrupts import interruptible
-from experiments.compose import Job, job, load_extensions, single, sweep, write_plan
+from experiments.compose import Job, foreign_axes, job, load_extensions, single, sweep, write_plan
 from experiments.launchers import Launcher, launcher
 from experiments.train import BUSY, Todo, line, train_all, train_block
 from kondo.runs import Rows, RunBusy, finished
 from kondo.schema import ConfigError
 
 
-def mean_error(rows: Rows) -> float:
+def mean_error(rows: Rows, column: str | None) -> float:
     """Over the seeds that have one; NaN where none has."""
-    errors = [row["error"] for row in rows if row.get("error") is not None]
+    errors = [row[column] for row in rows if column and row.get(column) is not None]
     return fmean(errors) if errors else float("nan")
 
 
@@ -49,12 +49,12 @@ def left(jobs: Sequence[Job]) -> Todo:
 def run(one: Job) -> None:
     """Every block of a job in this process, with a progress bar and a line at its end."""
     for todo, block in left([one]):
-        with tqdm(total=block.cell.steps, desc=todo.describe(), unit="step", leave=False, disable=None) as bar:
+        with tqdm(total=block.cell.steps, desc=todo.name, unit="step", leave=False, disable=None) as bar:
 
-            def watch(step: int, rows: Rows, bar: tqdm = bar) -> None:
+            def watch(step: int, rows: Rows, bar: tqdm = bar, error: str | None = todo.cell.error) -> None:
                 bar.update(step - bar.n)
                 if rows:
-                    bar.set_postfix(refresh=False, error=f"{mean_error(rows):.3g}")
+                    bar.set_postfix(refresh=False, error=f"{mean_error(rows, error):.3g}")
 
             try:
                 status = train_block(todo, block, watch)
@@ -73,7 +73,8 @@ def run_sweep(jobs: Sequence[Job], where: Launcher) -> int:
 @hydra.main(version_base="1.3", config_path="../conf", config_name="config")
 def _main(config: DictConfig) -> None:
     try:
-        run(job(config, sweeping=HydraConfig.get().mode is RunMode.MULTIRUN))
+        hydra = HydraConfig.get()
+        run(job(config, hydra.runtime.choices, sweeping=hydra.mode is RunMode.MULTIRUN))
     except ConfigError as error:  # Hydra would print a traceback
         sys.exit(f"error: {error}")
 
@@ -106,6 +107,9 @@ def _run(flags: Sequence[str], overrides: Sequence[str]) -> int:
         run(jobs[0])
         return 0
     figure = next((word.partition("=")[2] for word in overrides if word.startswith("experiment=")), None)
+    if figure and (foreign := foreign_axes(overrides)):
+        print(f"{figure} has no axis for {', '.join(foreign)}: its plan stays as it is")
+        figure = None
     failed, tried = 0, set[str]()
     while new := [todo for todo in jobs if todo.cell.key() not in tried]:
         if figure:

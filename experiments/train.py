@@ -49,7 +49,7 @@ def train_block(todo: Job, block: Block, watch: Callable[[int, Rows], None]) -> 
 
 
 def work(
-    cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], choices: dict[str, Any], extensions: str
+    cell: dict[str, Any], launch: dict[str, Any], seeds: list[int], asked: tuple[dict[str, Any], str], extensions: str
 ) -> str:
     """Train one block wherever this is called: its status, "busy", or why it failed. Only a lost worker raises; one
     that is told to stop ends, once the run is saved."""
@@ -61,8 +61,8 @@ def work(
 
     try:
         load_extensions()
-        job = Job(parse(cell), build(Launch, launch))
-        return train_block(job, Block(job.cell, tuple(seeds), choices), watch)
+        job = Job(parse(cell), build(Launch, launch), *asked)
+        return train_block(job, Block(job.cell, tuple(seeds), job.choices), watch)
     except RunBusy:
         return BUSY
     except Stop:
@@ -80,7 +80,7 @@ def call(job: Job, block: Block) -> tuple[Any, ...]:
         wandb=dataclasses.replace(job.launch.wandb, dir=os.path.abspath(job.launch.wandb.dir)),
     )
     extensions = os.environ.get("KONDO_EXTENSIONS", "")
-    return job.cell.plain(), dataclasses.asdict(here), list(block.seeds), dict(block.choices), extensions
+    return job.cell.plain(), dataclasses.asdict(here), list(block.seeds), (dict(job.choices), job.name), extensions
 
 
 def outcomes(todo: Todo, where: Launcher) -> Iterator[tuple[int, str] | None]:
@@ -139,7 +139,7 @@ def line(job: Job, block: Block, outcome: str) -> str:
     folder = block.folder(Path(job.launch.runs))
     error = read_status(folder).get("error")
     reached = f", error {error:.4g}" if error is not None and outcome in FINISHED else ""
-    return f"{job.describe()}, seeds {block.seeds[0]}–{block.seeds[-1]}: {outcome}{reached}  {folder}"
+    return f"{job.name}, seeds {block.seeds[0]}–{block.seeds[-1]}: {outcome}{reached}  {folder}"
 
 
 def _running(todo: Todo) -> tuple[int, list[str]]:
@@ -152,7 +152,7 @@ def _running(todo: Todo) -> tuple[int, list[str]]:
             with contextlib.suppress(OSError):
                 if time.time() - (folder / "status.json").stat().st_mtime < FRESH_SECONDS:
                     reached += status["step"] * len(block.seeds)
-                    words.append(f"{job.describe()} error {status.get('error') or float('nan'):.3g}")
+                    words.append(f"{job.name} error {status.get('error') or float('nan'):.3g}")
     return reached, words
 
 

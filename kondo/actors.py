@@ -21,7 +21,8 @@ class Batch:
 
     contexts: Contexts
     actions: Tensor  # [S, B, …]
-    rewards: Tensor  # [S, B]
+    earned: Tensor  # [S, B]: what the actions are worth to the task
+    rewards: Tensor  # [S, B]: what the learner is told they were worth
     actor_log_prob: Tensor  # [S, B, …]: log μ(a|h) as the actor reports it
     log_policy: Tensor | None  # [S, B, …, K]: the sampler's own, while it is exactly the learner's at these actions;
     # with its graph where the actor sampled with the learner's leaves
@@ -78,6 +79,7 @@ class Actor:
         batch = Batch(
             contexts=contexts,
             actions=actions,
+            earned=torch.empty(0),
             rewards=torch.empty(0),
             actor_log_prob=taken(log_policy, actions),
             log_policy=None if self.past else log_policy,
@@ -86,7 +88,8 @@ class Actor:
         )
         for friction in self.frictions:
             batch = friction.on_actions(batch, streams, step)
-        batch = replace(batch, rewards=task.reward(contexts, batch.actions))
+        earned = task.reward(contexts, batch.actions)
+        batch = replace(batch, earned=earned, rewards=earned)
         for friction in self.frictions:
             batch = friction.on_rewards(batch, streams, step)
         return batch

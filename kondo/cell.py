@@ -10,6 +10,7 @@ import json
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 from kondo.baselines import BASELINES
@@ -23,7 +24,7 @@ from kondo.screens import ScreenSettings
 from kondo.studies import STUDY_PRICE, Study
 from kondo.tasks import TASKS, Task
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of what a run folder's config means; a change of meaning raises it."""
 DEFAULT_RATE = 0.03
 
@@ -82,6 +83,11 @@ class Cell:
     steps: int
     evals: int
 
+    @property
+    def error(self) -> str | None:
+        """The log column that is the error of this task; a study has none."""
+        return type(self.task).error
+
     def plain(self) -> dict[str, Any]:
         """As plain data, everything spelled out: what is saved, hashed, and parsed again."""
         return json.loads(self._text)
@@ -115,8 +121,9 @@ class Cell:
         return json.dumps(plain)  # tuples become lists
 
     def _extensions(self) -> dict[str, str]:
-        """Digests of the code of what is not kondo's own: another body is another cell."""
+        """Digests of the files of what is not kondo's own: another line in one of them is another cell."""
         used: dict[str, Any] = {
+            f"task.{_name(TASKS, self.task)}": type(self.task),
             f"method.{self.method}": METHODS[self.method],
             f"baseline.{self.task.baseline}": BASELINES[self.task.baseline],
             **({f"priority.{self.gate.priority}": PRIORITIES[self.gate.priority]} if self.gate else {}),
@@ -124,9 +131,7 @@ class Cell:
             f"probe.{self.probe.name}": PROBES[self.probe.name],
         }
         foreign = {name: code for name, code in used.items() if not code.__module__.startswith("kondo.")}
-        return {
-            name: hashlib.sha256(inspect.getsource(code).encode()).hexdigest()[:12] for name, code in foreign.items()
-        }
+        return {name: hashlib.sha256(_source(code)).hexdigest()[:12] for name, code in foreign.items()}
 
 
 def parse(data: Any) -> Cell:
@@ -163,16 +168,13 @@ def parse(data: Any) -> Cell:
     for key, value in (("steps", steps), ("evals", evals)):
         check_range(value, knob(0, low=1).metadata["limits"], key)
 
-    frictions = check_keys(data.get("friction") or {}, FRICTIONS, "friction")
-    built = [
-        build(cls, frictions[name] or {}, f"friction.{name}") for name, cls in FRICTIONS.items() if name in frictions
-    ]
+    task, frictions = _applied(task, data.get("friction") or {})
     cell = Cell(
         task=task,
         method=method,
         options=options,
         gate=_gate(method, data.get("gate"), task),
-        frictions=tuple(friction for friction in built if not friction.idle()),
+        frictions=frictions,
         screen=build(ScreenSettings, data.get("screen") or {}, "screen"),
         probe=build(ProbeSettings, data.get("probe") or {}, "probe"),
         actor=build(ActorSettings, data.get("actor") or {}, "actor"),
@@ -201,6 +203,38 @@ def parse(data: Any) -> Cell:
     return cell
 
 
+def _applied(task: Task, data: Any) -> tuple[Task, tuple[Friction, ...]]:
+    """The task with what frictions change about it, and what is left of those frictions.
+
+    A friction that does nothing (any more) is no part of a cell.
+    """
+    given = check_keys(data, FRICTIONS, "friction")
+    left = []
+    for name, cls in FRICTIONS.items():
+        if name not in given:
+            continue
+        friction = build(cls, given[name] or {}, f"friction.{name}")
+        for key in friction.replaces:
+            if (value := getattr(friction, key)) is not None:
+                task = _replaced(task, key, value, f"friction.{name}.{key}")
+        friction = dataclasses.replace(friction, **dict.fromkeys(friction.replaces))
+        if not friction.idle():
+            left.append(friction)
+    return task, tuple(left)
+
+
+def _replaced(task: Task, key: str, value: Any, by: str) -> Task:
+    """The task with a setting of a friction; refused where the task has none such, or another one was asked for."""
+    name, fields = _name(TASKS, task), {field.name: field for field in dataclasses.fields(task)}  # type: ignore[arg-type]
+    if key not in fields:
+        raise ConfigError(f"{by}={value}: task {name!r} has no {key}")
+    own = getattr(task, key)
+    if own not in (fields[key].default, value):
+        raise ConfigError(f"task.{key}={own} and {by}={value} exclude each other: the friction sets task.{key}")
+    settings: dict[str, Any] = dataclasses.asdict(task)  # type: ignore[call-overload]
+    return build(TASKS[name], settings | {key: value}, "task")
+
+
 def gated(method: str) -> bool:
     return "weight" in needs(METHODS[method])
 
@@ -222,6 +256,13 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
         gate = dataclasses.replace(gate, rate=DEFAULT_RATE)
     if gate.history and gate.rate is None:
         raise ConfigError(f"gate.history={gate.history}: a history sets the price of a rate; gate.price is fixed")
+    for name, value, used in (
+        ("temperature", gate.temperature, gate.mode != "hard"),
+        ("alpha", gate.alpha, gate.priority == "additive"),
+    ):
+        if not used and value != getattr(GateSettings, name):
+            who = "gate.mode=hard" if name == "temperature" else f"gate.priority={gate.priority}"
+            raise ConfigError(f"gate.{name}={value}: has no effect with {who}")
     if gate.warmup and not gate.history:
         raise ConfigError(f"gate.warmup={gate.warmup}: warm-up fills a history; set gate.history too")
     if task.tokens == 1 and gate.unit in ("token", "sequence"):
@@ -268,6 +309,12 @@ def _named(data: Any, registry: Mapping[str, Any], where: str) -> tuple[str, dic
     if name not in registry:
         raise ConfigError(f"{where}.name={name!r}: no such {where}; {nearest(name, registry)}")
     return name, rest
+
+
+def _source(code: Any) -> bytes:
+    """The file that defines something, or as much of its source as can be had where there is none."""
+    path = inspect.getsourcefile(code)
+    return Path(path).read_bytes() if path and Path(path).is_file() else inspect.getsource(code).encode()
 
 
 def _name(registry: Mapping[str, type], value: object) -> str:

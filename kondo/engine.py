@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from kondo.actors import Actor
 from kondo.cell import Cell
@@ -24,6 +25,33 @@ def eval_steps(steps: int, evals: int) -> list[int]:
     return sorted({0, steps} | {round(ratio**i) for i in range(1, evals)})
 
 
+class Mean:
+    """The mean of what was added since it was cleared, by seed; NaN where nothing was."""
+
+    def __init__(self, seeds: int, device: torch.device | str) -> None:
+        self.total = torch.zeros(seeds, dtype=torch.float64, device=device)
+        self.count = 0
+
+    def add(self, values: Tensor) -> None:
+        self.total += values
+        self.count += 1
+
+    def clear(self) -> None:
+        self.total.zero_()
+        self.count = 0
+
+    def value(self) -> Tensor:
+        """[S]"""
+        return self.total / self.count if self.count else torch.full_like(self.total, torch.nan)
+
+    def state(self) -> dict[str, Any]:
+        return {"total": self.total, "count": self.count}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.total.copy_(state["total"])
+        self.count = state["count"]
+
+
 class Engine:
     """State of a run between two steps. Every tensor has a leading seed axis; no seed feels which others are there."""
 
@@ -33,8 +61,8 @@ class Engine:
         self.cell, self.seeds, self.step = cell, list(seeds), 0
         self.streams = Streams(self.seeds, device)
         self.task = cell.task
-        for friction in cell.frictions:
-            self.task = friction.on_task(self.task)
+        self.due = frozenset(eval_steps(cell.steps, cell.evals))
+        self.training = Mean(len(self.seeds), device)
         self.task.prepare(Path(data), device)
         policy = self.task.policy()
         flat = policy.init(self.streams)
@@ -57,8 +85,11 @@ class Engine:
 
     def advance(self) -> None:
         """One step: the actor samples a batch, the learner learns from it."""
+        if self.step in self.due:
+            self.training.clear()
         with self.ledger.phase("rollout"):
             batch = self.actor.act(self.step)
+        self.training.add(1 - batch.earned.mean(dim=1))
         self.ledger.add(forward=self.task.batch)
         self.learner.update(batch, self.step)
         self.step += 1
@@ -67,6 +98,7 @@ class Engine:
     def evaluate(self) -> list[dict[str, Any]]:
         """One row per seed, ready for the log. A seed that diverged has no metrics but its costs."""
         metrics = self.task.evaluate(self.learner.leaves, self.streams, self.step)
+        metrics["train_error"] = self.training.value()
         if self.cell.gate is not None:
             metrics["price"] = self.learner.price
         columns = {name: column.tolist() for name, column in metrics.items()}
@@ -91,6 +123,7 @@ class Engine:
             "actor": self.actor.state(self.step),
             "learner": self.learner.state(self.step),
             "ledger": self.ledger.state(),
+            "training": self.training.state(),
         }
 
     def load(self, state: dict[str, Any]) -> None:
@@ -98,6 +131,7 @@ class Engine:
         self.actor.load(state["actor"])
         self.learner.load(state["learner"])
         self.ledger.load(state["ledger"])
+        self.training.load(state["training"])
 
 
 def _number(value: Any) -> Any:

@@ -1,19 +1,20 @@
 """Frictions: what stands between a clean simulator and a distributed learner.
 
-A friction is a small dataclass of its settings that overrides some of four moments, each a no-op by default. Several
-may act at once, in the order in which they are registered here.
+A friction is a small dataclass of its settings that overrides some of three moments, each a no-op by default. Several
+may act at once, in the order in which they are registered here. What a friction changes about the task itself is
+applied to the task before a cell is named and saved (`replaces`), so that a record shows the task that was trained.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
-from kondo.schema import knob, register
+from kondo.schema import ConfigError, knob, register
 from kondo.streams import Streams
 
 if TYPE_CHECKING:
@@ -33,13 +34,12 @@ def friction(cls: F) -> F:
 class Friction:
     """No friction: what every friction does unless it says otherwise."""
 
+    replaces: ClassVar[tuple[str, ...]] = ()
+    """Settings that take the place of the task's own of the same name; None leaves the task as it is."""
+
     def idle(self) -> bool:
         """Whether it does nothing with these settings; then it is no part of a cell."""
         return False
-
-    def on_task(self, task: Any) -> Any:
-        """The task, made harder."""
-        return task
 
     def longest_delay(self) -> int:
         """How many learner steps old the actor's parameters may be."""
@@ -63,19 +63,19 @@ class Friction:
 class RareDiscovery(Friction):
     """Reward is found almost never by chance: many arms of which one pays; on sequences, all or nothing."""
 
-    arms: int = knob(1000, low=2)
+    arms: int | None = knob(None, low=2)
     """Number of arms, for tasks that have arms."""
-    kappa: float = knob(0.0, low=0, high=1)
+    kappa: float | None = knob(None, low=0, high=1)
     """κ: share of the reward that partly right answers earn, for tasks that have it."""
     prob: float = knob(0.0, low=0, high=1)
     """q: how often the actor stumbles on the right answer. It reports its own policy's probability for it."""
 
-    def on_task(self, task: Any) -> Any:
-        return replace(task, **{name: getattr(self, name) for name in ("arms", "kappa") if hasattr(task, name)})
+    replaces: ClassVar[tuple[str, ...]] = ("arms", "kappa")
+
+    def idle(self) -> bool:
+        return self.prob == 0
 
     def on_actions(self, batch: Batch, streams: Streams, step: int) -> Batch:
-        if self.prob == 0:
-            return batch
         lucky = streams.uniform("stumble", step, batch.rows) < self.prob
         return batch.with_actions(lucky, batch.contexts.targets)
 
@@ -139,8 +139,12 @@ class RewardCorruption(Friction):
     std: float = knob(1.0, low=0)
     """σ of the Gaussian noise."""
 
+    def __post_init__(self) -> None:
+        if self.mode == "coin" and self.std != 1.0:
+            raise ConfigError(f"friction.reward_corruption.std={self.std}: a coin has none; mode=gaussian")
+
     def idle(self) -> bool:
-        return self.prob == 0
+        return self.prob == 0 or (self.mode == "gaussian" and self.std == 0)
 
     def on_rewards(self, batch: Batch, streams: Streams, step: int) -> Batch:
         corrupt = streams.uniform("corrupt", step, batch.rows) < self.prob

@@ -60,12 +60,16 @@ def pg(log_prob: Tensor, advantage: Tensor) -> Tensor:
 
 
 @method
-def is_pg(
-    log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, cap: Annotated[float | None, limits(above=0)] = 10.0
-) -> Tensor:
+def is_pg(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, cap: Positive = 10.0) -> Tensor:
     """Importance sampling: Σ min(π/μ, cap) U ∇log π"""
-    ratio = (log_prob.detach() - actor_log_prob).exp().clamp(max=cap if cap is not None else math.inf)
+    ratio = (log_prob.detach() - actor_log_prob).exp().clamp(max=cap)
     return -ratio * advantage * log_prob
+
+
+@method
+def is_pg_uncapped(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor) -> Tensor:
+    """Importance sampling without a cap: Σ (π/μ) U ∇log π, per token on sequences"""
+    return is_pg(log_prob, advantage, actor_log_prob, cap=math.inf)
 
 
 @method

@@ -42,7 +42,6 @@ from kondo.cell import SCHEMA, Cell
 from kondo.engine import Engine, eval_steps
 from kondo.measurement import engine_of
 from kondo.schema import ConfigError
-from kondo.studies import Study
 
 CONFIG, LOG, STATUS, CHECKPOINT, LOCK = "config.yaml", "metrics.jsonl", "status.json", "checkpoint.pt", ".lock"
 FINISHED = ("done", "diverged")
@@ -85,14 +84,7 @@ class Block:
 
     def config(self) -> dict[str, Any]:
         """What is saved: also which column of the log is the error, and what was asked for."""
-        return {**self.plain(), "error": error_column(self.cell), "choices": dict(self.choices)}
-
-
-def error_column(cell: Cell) -> str | None:
-    """The column of the log that is the error of the cell's task; None for a study."""
-    if isinstance(cell.task, Study):
-        return None
-    return getattr(type(cell.task), "error", "error")  # until tasks declare it
+        return {**self.plain(), "error": self.cell.error, "choices": dict(self.choices)}
 
 
 def blocks(
@@ -228,7 +220,7 @@ def train(
     An exception is recorded with its traceback and raised on; an interrupted run goes on from its last checkpoint,
     one that `watch` stopped from where it was. The log of a complete run that was changed since is set aside.
     """
-    folder, column = block.folder(root), error_column(block.cell)
+    folder, column = block.folder(root), block.cell.error
     _make(folder)
     with _locked(folder):
         before = read_status(folder)

@@ -1,5 +1,6 @@
 """Every config composes; every mistake is refused with a message that helps, before any training."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -8,7 +9,9 @@ import pytest
 
 from experiments import compose
 from experiments.compose import CONF, ROOT, single, sweep
-from experiments.reproduce import unfinished
+from experiments.reproduce import plan, unfinished
+from kondo.cell import parse
+from kondo.engine import Engine
 from kondo.frictions import FRICTIONS
 from kondo.objectives import METHODS, method, settings
 from kondo.runs import train
@@ -27,21 +30,182 @@ def test_every_choice_composes_to_a_valid_job(choice):
     assert job.blocks()
 
 
+SCALES = ("smoke", "laptop", "paper")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_expands_to_valid_jobs_and_composes_at_every_scale(name):
-    jobs = sweep([f"experiment={name}", "scale=paper"])
-    assert len({job.cell.key() for job in jobs}) == len(jobs) > 0
-    for scale in ("smoke", "laptop"):
-        assert single([f"experiment={name}", f"scale={scale}"]).launch.scale == scale
+def test_every_experiment_expands_at_every_scale_to_cells_with_names_of_their_own(name):
+    """The same cells at every scale, but for steps, seeds and evaluations."""
+    science = []
+    for scale in SCALES:
+        jobs = sweep([f"experiment={name}", f"scale={scale}"])
+        assert {job.launch.scale for job in jobs} == {scale}
+        assert len({job.name for job in jobs}) == len({job.cell.key() for job in jobs}) == len(jobs) > 0
+        plain = [job.cell.plain() for job in jobs]
+        science.append([{key: value for key, value in each.items() if key not in ("steps", "evals")} for each in plain])
+        usual = single([f"task={jobs[0].choices['task']}", f"scale={scale}"])
+        assert {job.cell.evals for job in jobs} == {usual.cell.evals}
+    assert science[0] == science[1] == science[2]
     assert (ROOT / "analysis" / "figures" / f"{name}.py").exists()
 
 
+def test_a_scale_is_steps_seeds_and_evaluations_and_nothing_else():
+    budgets = [path for path in CONF.rglob("*.yaml") if "budget:" in path.read_text()]
+    assert len(budgets) > 10
+    for path in budgets:
+        budget = compose.OmegaConf.load(path).budget
+        assert set(budget) <= set(SCALES), path
+        assert all(set(each) <= {"steps", "seeds"} for each in budget.values()), path
+    for path in CONF.rglob("*.yaml"):
+        text = path.read_text()
+        assert "${scale}" not in text, path
+        assert path.parent.name == "scale" or "\nevals:" not in text, path
+
+
+@pytest.mark.parametrize(("task", "small"), [("mnist", "digits"), ("reversal", "reversal_small")])
+def test_smoke_trains_a_smaller_task_that_is_a_choice_of_its_own(tmp_path, task, small):
+    figure = {"mnist": "mnist_gate_anatomy", "reversal": "reversal_unit"}[task]
+    words = [f"runs={tmp_path}"]
+    assert {job.choices["task"] for job in plan(figure, "smoke", words)} == {small}
+    assert {job.choices["task"] for job in plan(figure, "laptop", words)} == {task}
+    assert {job.choices["task"] for job in plan(figure, "smoke", [*words, f"task={task}"])} == {task}
+
+
+OWN_METHODS = [name for name, code in METHODS.items() if code.__module__.startswith("kondo.")]
+OWN_FRICTIONS = [name for name, code in FRICTIONS.items() if code.__module__.startswith("kondo.")]
+
+
 def test_every_method_friction_and_task_has_a_config_with_the_code_s_defaults():
-    for name, objective in METHODS.items():
-        assert single([f"method={name}"]).cell.options == settings(objective)
-    for name, cls in FRICTIONS.items():
-        assert single([f"friction={name}"]).cell.frictions == (cls(),)
-    assert {path.stem for path in (CONF / "task").glob("*.yaml")} == set(TASKS)
+    for name in OWN_METHODS:
+        assert (CONF / "method" / f"{name}.yaml").exists()
+        assert single([f"method={name}"]).cell.options == settings(METHODS[name])
+    for name in set(OWN_FRICTIONS) - {"rare_discovery"}:  # which is all in the task
+        assert single([f"friction={name}"]).cell.frictions == (FRICTIONS[name](),)
+    named = {compose.OmegaConf.load(path).task.get("name") for path in (CONF / "task").glob("*.yaml")}
+    assert named - {None} == {name for name, code in TASKS.items() if code.__module__.startswith("kondo.")}
+
+
+# What is saved is what was asked, and what is trained
+
+
+@pytest.mark.parametrize("task", ["bandit", "digits", "reversal_small"])
+@pytest.mark.parametrize("friction", ["none", *OWN_FRICTIONS, "penalised_bugs", "all", "[staleness,actor_bugs]"])
+@pytest.mark.parametrize("intensity", ["null", "0.5"])
+def test_the_recorded_config_is_what_was_trained(task, friction, intensity):
+    words = [f"task={task}", f"friction={friction}", "method=dg"]
+    words += [f"intensity={intensity}"] if friction != "none" else []
+    job = single(words)
+    engine = Engine(job.cell, [0])
+    recorded = job.cell.plain()
+    trained = dataclasses.asdict(engine.task)
+    assert recorded["task"] == {"name": recorded["task"]["name"], **parse(recorded).plain()["task"]}
+    assert {key: list(value) if isinstance(value, tuple) else value for key, value in trained.items()} == {
+        key: value for key, value in recorded["task"].items() if key != "name"
+    }
+    size = {"bandit": "arms", "digits": "arms", "reversal_small": "vocab"}[task]
+    assert (
+        engine.learner.policy.log_policy(
+            engine.learner.leaves, engine.actor.act(0).contexts.inputs, engine.actor.act(0).actions
+        ).shape[-1]
+        == recorded["task"][size]
+    )
+    assert {name: dataclasses.asdict(each) for name, each in zip(recorded["friction"], engine.actor.frictions,
+                                                                 strict=True)} == recorded["friction"]  # fmt: skip
+    assert parse(recorded).key() == job.cell.key()
+    expected = None if intensity == "null" or friction == "none" else 0.5
+    named = friction.strip("[]").replace(",", "+")
+    assert dict(job.choices) == {"task": task, "method": "dg", "friction": named, "intensity": expected}
+
+
+@pytest.mark.parametrize("task", ["bandit", "digits", "reversal_small"])
+def test_all_frictions_at_intensity_zero_are_the_clean_cell(task):
+    off = single([f"task={task}", "friction=all", "intensity=0"])
+    assert off.cell.key() == single([f"task={task}"]).cell.key()
+    assert (off.choices["friction"], off.choices["intensity"]) == ("all", 0)
+
+
+def test_a_friction_that_does_nothing_is_no_part_of_a_cell():
+    clean = single([]).cell.key()
+    for words in (
+        "friction=staleness friction.staleness.delay=0",
+        "friction=actor_bugs friction.actor_bugs.prob=0",
+        "friction=reward_corruption friction.reward_corruption.prob=0",
+        "friction=reward_corruption friction.reward_corruption.mode=gaussian friction.reward_corruption.std=0",
+        "friction=rare_discovery friction.rare_discovery.arms=10",
+    ):
+        assert single(words.split()).cell.key() == clean, words
+
+
+def test_a_setting_that_a_friction_replaces_is_the_friction_s_or_refused():
+    assert single(["friction=rare_discovery", "friction.rare_discovery.arms=50"]).cell.task.arms == 50
+    assert single(["friction=rare_discovery", "task.arms=1000"]).cell.task.arms == 1000
+    for words, parts in (
+        ("task.arms=100 friction=rare_discovery intensity=0.5", ["task.arms=100", "friction.rare_discovery.arms=20"]),
+        ("task=reversal task.kappa=0.5 friction=rare_discovery", ["task.kappa=0.5", "kappa=0.0", "exclude each other"]),
+        ("task=reversal friction=rare_discovery friction.rare_discovery.arms=5", ["arms=5", "'reversal' has no arms"]),
+        ("task=mnist friction=rare_discovery friction.rare_discovery.arms=5", ["task.arms=5", "[10, inf)"]),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            single(words.split())
+        assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_a_name_is_the_difference_from_the_defaults():
+    names = {
+        "": "bandit dgk ρ=0.03",
+        "method=is_pg_uncapped": "bandit is_pg_uncapped",
+        "method=dg task.arms=20": "bandit dg arms=20",
+        "method=dg friction=rare_discovery intensity=0.5": "bandit dg arms=20",
+        "method=dg friction=staleness": "bandit dg staleness",
+        "method=dg friction=staleness friction.staleness.delay=7": "bandit dg staleness delay=7",
+        "method=dg optimizer.lr=0.5 steps=9": "bandit dg optimizer.lr=0.5 steps=9",
+        "method=dg method.temperature=2": "bandit dg method.temperature=2.0",
+        "task=reversal gate.price=0 gate.unit=token": "reversal dgk λ=0.0 unit=token",
+        "task=digits gate.rate=0.1 gate.priority=additive gate.alpha=0.25":
+            "digits dgk ρ=0.1 priority=additive alpha=0.25",
+    }  # fmt: skip
+    assert {words: single(words.split()).name for words in names} == names
+
+
+def test_the_uncapped_method_keeps_its_name_in_config_plan_and_name(tmp_path):
+    (job,) = sweep(["method=is_pg_uncapped", "task=reversal"])
+    assert job.cell.plain()["method"] == {"name": "is_pg_uncapped"}
+    assert (job.choices["method"], job.name) == ("is_pg_uncapped", "reversal is_pg_uncapped")
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("first_seed=0,3", "first_seed=0,3: does not make another cell"),
+        ("runs=a,b", "runs=a,b: does not make another cell"),
+        ("seeds=2,3", "seeds=2,3"),
+        ("scale=smoke,paper", "scale=smoke,paper"),
+        ("wandb.group=a,b", "wandb.group=a,b"),
+        ("experiment=mnist_pareto,mnist_noise", "one at a time"),
+        ("intensity=0.1,0.2", "intensity=0.1,0.2: nothing follows it"),
+        ("method=pg,dg gate.rate=0.1,0.2", "no method here has a gate"),
+        ("friction=staleness friction.staleness.delay=3 intensity=0.1,0.2", "nothing follows it"),
+    ],
+)
+def test_a_sweep_that_would_do_only_part_of_what_it_says_is_refused(words, part):
+    with pytest.raises(ConfigError) as caught:
+        sweep(words.split())
+    assert part in str(caught.value)
+
+
+def test_an_intensity_turns_the_frictions_of_a_sweep_and_leaves_clean_cells_alone():
+    jobs = sweep(["method=dg", "friction=none,actor_bugs", "intensity=0.1,0.2"])
+    assert [(job.choices["friction"], job.choices["intensity"]) for job in jobs] == [
+        ("none", None), ("actor_bugs", 0.1), ("actor_bugs", 0.2)]  # fmt: skip
+
+
+def test_a_figure_is_not_trained_over_an_axis_it_does_not_show(tmp_path):
+    with pytest.raises(ConfigError, match=r"bandit_pareto: has no axis for optimizer\.lr"):
+        plan("bandit_pareto", "smoke", ["optimizer.lr=0.001,0.03", f"runs={tmp_path}"])
+    assert not list(tmp_path.iterdir())
+    assert plan("bandit_pareto", "smoke", ["optimizer.lr=0.03", f"runs={tmp_path}"])
+    assert len(plan("bandit_pareto", "smoke", ["method=pg,dgk", "gate={rate:0.1},{rate:0.2}", f"runs={tmp_path}"])) == 3
 
 
 def test_every_key_in_conf_has_a_comment():
@@ -81,6 +245,11 @@ def test_every_key_in_conf_has_a_comment():
         ("friction=staleness friction.staleness.delay=-1", ["friction.staleness.delay=-1", "[0, inf)"]),
         ("task.arms=1", ["task.arms=1", "[2, inf)"]),
         ("task.arms=many", ["task.arms='many'", "expected int", "got str"]),
+        ("intensity=0.5", ["intensity=0.5", "friction=staleness"]),
+        ("friction=staleness friction.staleness.delay=3 intensity=0.5", ["intensity=0.5: nothing follows it"]),
+        ("gate.temperature=0.5", ["gate.temperature=0.5", "no effect with gate.mode=hard"]),
+        ("gate.alpha=0.9", ["gate.alpha=0.9", "no effect with gate.priority=delight"]),
+        ("friction=reward_corruption friction.reward_corruption.std=2", ["std=2", "mode=gaussian"]),
         ("task.hidden=[8,0]", ["task.hidden", "out of range"]),
         ("task.baseline=confidense", ["did you mean 'confidence'"]),
         ("optimizer.lr=0", ["optimizer.lr=0.0", "(0, inf)"]),
@@ -158,7 +327,7 @@ def run(*words: str, **environment: str) -> str:
 
 def test_the_command_line_trains_sweeps_and_skips(tmp_path):
     first = run(f"runs={tmp_path}", "task=bandit", "method=dgk", "gate.price=0")
-    assert "bandit dgk λ=0, seeds 0–1: done" in first
+    assert "bandit dgk λ=0.0 steps=5, seeds 0–1: done" in first
     again = run("-m", f"runs={tmp_path}", "method=pg,dgk", "gate.price=0,0.5")
     assert again.count("complete, skipped") == 1
     assert again.count("done") == 2
@@ -188,7 +357,12 @@ class Inflation(Friction):
     factor: float = knob(2.0, above=0)
 
     def on_rewards(self, batch, streams, step):
-        return replace(batch, rewards=batch.rewards * self.factor)
+        return replace(batch, rewards=raised(batch.rewards * self.factor))
+
+RAISED = 0
+
+def raised(rewards):
+    return rewards + RAISED
 '''
 
 
@@ -197,11 +371,55 @@ def test_one_small_file_adds_a_method_a_priority_and_a_friction(tmp_path):
     words = [f"runs={tmp_path}/runs", "-m", "friction=none,inflation"]
     output = run(*words, "method=cautious", "method.caution=0.1,0.9", KONDO_EXTENSIONS=str(tmp_path))
     assert output.count("done") == 4
-    assert "bandit cautious inflation" in output
+    assert "bandit cautious method.caution=0.1 inflation" in output
     assert "done" in run(*words, "gate.priority=negative", KONDO_EXTENSIONS=str(tmp_path))
-    (tmp_path / "mine.py").write_text(EXTENSION.replace("self.factor)", "self.factor + 1)"))
+    (tmp_path / "mine.py").write_text(EXTENSION.replace("RAISED = 0", "RAISED = 1"))
     again = run(*words, "method=cautious", "method.caution=0.1,0.9", KONDO_EXTENSIONS=str(tmp_path))
-    assert (again.count("done"), again.count("skipped")) == (2, 2)  # another body is another friction
+    assert (again.count("done"), again.count("skipped")) == (4, 0)  # any other line of the file is another cell
+
+
+@pytest.mark.slow
+def test_a_file_of_one_s_own_extensions_breaks_no_test(tmp_path):
+    (tmp_path / "mine.py").write_text(EXTENSION + TASK)
+    (tmp_path / "conftest.py").write_text("from experiments.compose import load_extensions\nload_extensions()\n")
+    chosen = "config_with_the_code or covered or a_colour_of_its_own or stacked or learns_the_bandit"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest", "-k", chosen]
+    files = [f"tests/test_{name}.py" for name in ("config", "gate", "engine", "objectives", "analysis")]
+    env = {**os.environ, "KONDO_EXTENSIONS": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([*command, *files], capture_output=True, text=True, cwd=ROOT, env=env, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+TASK = """
+from dataclasses import dataclass
+from kondo.tasks import task
+from kondo.tasks.bandit import Bandit
+
+@task
+@dataclass(frozen=True)
+class Casino(Bandit):
+    def reward(self, contexts, actions):
+        return (actions != contexts.targets).float()
+"""
+
+
+def test_the_code_of_a_task_of_one_s_own_is_part_of_its_cells(tmp_path):
+    keys = []
+    for line in ("", "STAKE = 2"):
+        (tmp_path / "casino.py").write_text(TASK + line)
+        check = (
+            "from experiments.compose import load_extensions\nfrom kondo.cell import parse\nload_extensions()\n"
+            "cell = parse({'task': {'name': 'casino'}, 'method': {'name': 'pg'}, 'steps': 1})\n"
+            "print(cell.key(), list(cell.plain()['extensions']))"
+        )
+        env = {**os.environ, "KONDO_EXTENSIONS": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", check], capture_output=True, text=True, cwd=ROOT, env=env, check=True
+        )
+        key, _, names = done.stdout.strip().partition(" ")
+        assert names == "['task.casino']"
+        keys.append(key)
+    assert keys[0] != keys[1]
 
 
 def test_a_name_that_is_taken_is_refused():
@@ -210,10 +428,9 @@ def test_a_name_that_is_taken_is_refused():
 
 
 def test_intensity_turns_every_chosen_friction():
-    given = single(["friction=all", "intensity=0.5"]).cell.plain()["friction"]
-    assert [given["staleness"]["delay"], given["actor_bugs"]["prob"], given["rare_discovery"]["arms"]] == [500, 0.5, 20]
-    off = single(["friction=[staleness,actor_bugs,reward_corruption]", "intensity=0"])
-    assert off.cell.key() == single([]).cell.key()
+    cell = single(["friction=all", "intensity=0.5"]).cell
+    given = cell.plain()["friction"]
+    assert [given["staleness"]["delay"], given["actor_bugs"]["prob"], cell.task.arms] == [500, 0.5, 20]
 
 
 def test_frictions_can_be_combined_from_a_list():

@@ -147,7 +147,8 @@ def test_uniform_priority_keeps_k_and_every_sample_equally_often():
 
 
 def test_every_priority_is_covered_above():
-    assert set(PRIORITIES) == {"delight", "advantage", "abs_advantage", "surprisal", "uniform", "additive"}
+    own = {name for name, code in PRIORITIES.items() if code.__module__.startswith("kondo.")}
+    assert own == {"delight", "advantage", "abs_advantage", "surprisal", "uniform", "additive"}
 
 
 def test_sequence_unit_averages_delight_over_the_tokens_that_exist():
@@ -189,6 +190,22 @@ def test_history_prices_a_batch_by_what_came_before():
     poor = gate.compute_gate(-torch.tensor([0.1, 0.2, 0.3, 0.4]), ones)  # median of the eight: 1.0
     assert poor.keep.int().tolist() == [0, 0, 0, 0]
     assert poor.price.item() == 1.0
+
+
+def test_a_full_history_forgets_the_oldest_first():
+    gate = KondoGate(KondoGateConfig(gate_rate=0.5, history=4))
+    for advantages in ([10.0, 9.0, 8.0, 7.0], [1.0, 2.0, 3.0, 4.0]):
+        gate.compute_gate(-torch.ones(4), torch.tensor(advantages))
+    decision = gate.compute_gate(-torch.ones(2), torch.tensor([5.0, 6.0]))  # beside 1, 2, 3, 4
+    assert decision.price.item() == 4
+    assert decision.keep.tolist() == [True, True]
+
+
+def test_a_sequence_s_delight_is_the_mean_over_its_tokens_and_not_their_sum():
+    gate = KondoGate(KondoGateConfig(gate_rate=None, price=0.5, unit="sequence"))
+    decision = gate.compute_gate(-torch.tensor([[0.4, 0.4, 0.4], [0.4, 0.8, 0.4]]), torch.ones(2, 3))
+    torch.testing.assert_close(decision.delight, torch.tensor([0.4, 1.6 / 3]))
+    assert decision.keep.tolist() == [False, True]
 
 
 def test_warmup_keeps_everything_until_enough_was_seen():

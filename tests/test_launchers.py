@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from experiments.compose import ROOT, single, sweep
 from experiments.launchers import Basic, Joblib, launcher
 from experiments.reproduce import in_order
 from experiments.train import outcomes, train_all
-from kondo.runs import Block, in_training, read_status
+from kondo.runs import in_training, read_status
 from kondo.schema import ConfigError
 from tests.test_runs import log_of
 
@@ -384,5 +385,5 @@ def test_what_is_in_the_place_of_a_run_s_folder_is_named_and_stops_no_other_run(
 def test_what_was_asked_for_is_written_down_by_whoever_trains_it(tmp_path):
     choices = {"method": "pg", "friction": "none", "intensity": 0.5}
     ((job, block), *_) = todo_of([*SWEEP, f"runs={tmp_path}"])
-    assert train_all([(job, Block(block.cell, block.seeds, choices))], Joblib(n_jobs=1)) == {}
+    assert train_all([(replace(job, choices=choices), block)], Joblib(n_jobs=1)) == {}
     assert yaml.safe_load((block.folder(tmp_path) / "config.yaml").read_text())["choices"] == choices

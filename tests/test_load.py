@@ -16,13 +16,13 @@ from analysis import claims, draw, report
 from analysis.load import load, load_figure, plan_path, read_figure, read_plan, read_runs
 from experiments import runs
 from kondo.cell import SCHEMA
-from kondo.runs import Block, error_column, train
+from kondo.runs import Block, train
 from tests.conftest import cell
 
 FIGURE = "bandit_pareto"
 CELLS = [cell("pg"), cell("dg"), cell("dgk", {"rate": 0.1}), cell("dgk", {"rate": 0.2})]
 DAMAGED = Block(CELLS[0], (0, 1))
-METRIC = error_column(CELLS[0])
+METRIC = CELLS[0].error
 
 
 def write_plan(root: Path, **changes) -> Path:

@@ -75,8 +75,8 @@ def test_mirror_says_what_the_run_is_and_logs_every_evaluation(tmp_path, fake):
     assert {"step", "forward", "backward"} <= set(run.metrics)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [values["step"] for values in run.logged] == sorted({row["step"] for row in rows})
-    assert run.logged[-1]["error"] == pytest.approx((rows[-1]["error"] + rows[-2]["error"]) / 2)
-    assert run.logged[-1]["error/seed1"] == rows[-1]["error"]
+    assert run.logged[-1]["policy_error"] == pytest.approx((rows[-1]["policy_error"] + rows[-2]["policy_error"]) / 2)
+    assert run.logged[-1]["policy_error/seed1"] == rows[-1]["policy_error"]
     assert run.finished == 0
 
 
@@ -98,7 +98,7 @@ def test_wandb_missing_does_not_stop_training(tmp_path, monkeypatch, capsys):
 
 def test_summary_leaves_out_what_a_diverged_seed_does_not_have():
     rows = [
-        {"step": 4, "seed": 0, "error": 0.5, "backward": 10},
-        {"step": 4, "seed": 1, "error": None, "backward": 20, "diverged": 2},
+        {"step": 4, "seed": 0, "test_error": 0.5, "backward": 10},
+        {"step": 4, "seed": 1, "test_error": None, "backward": 20, "diverged": 2},
     ]
-    assert summary(rows) == {"step": 4, "error": 0.5, "backward": 15, "error/seed0": 0.5}
+    assert summary(rows, "test_error") == {"step": 4, "test_error": 0.5, "backward": 15, "test_error/seed0": 0.5}

@@ -177,14 +177,16 @@ def test_error_is_that_of_the_greedy_policy_on_the_test_images():
             )
             x = x.clamp(min=0) if i < 2 else x
         wrong = (x.argmax(-1) != images.test_labels).double().mean()
-        assert row["error"] == pytest.approx(wrong.item(), abs=1e-6)
+        assert row["test_error"] == pytest.approx(wrong.item(), abs=1e-6)
         assert row["policy_error"] == pytest.approx(
             1 - x.softmax(-1)[torch.arange(360), images.test_labels].mean().item(), abs=1e-5
         )
 
 
 def test_padded_arms_never_pay():
-    engine = Engine(digits("pg", friction={"rare_discovery": {"arms": 40}}), [0])
+    chosen = digits("pg", friction={"rare_discovery": {"arms": 40}})
+    assert chosen.plain()["task"]["arms"] == 40
+    engine = Engine(chosen, [0])
     assert engine.learner.policy.sizes[-1] == 40
     batch = engine.actor.act(0)
     assert (batch.actions >= 10).any()
@@ -194,7 +196,7 @@ def test_padded_arms_never_pay():
 @pytest.mark.parametrize(("method", "gate"), [("pg", None), ("dg", None), ("dgk", {"rate": 0.1}), ("ce", None)])
 def test_methods_learn_digits(method, gate):
     rows = trained(digits(method, gate, steps=600), [0, 1]).evaluate()
-    assert all(row["error"] < 0.35 for row in rows), rows  # chance: 0.9
+    assert all(row["test_error"] < 0.35 for row in rows), rows  # chance: 0.9
 
 
 # Screens
@@ -231,6 +233,14 @@ def test_noise_multiplies_delight_by_one_plus_sigma_times_a_standard_normal():
     seen = engine.learner.screen.delight(log_prob, torch.ones_like(log_prob), inputs, actions, 0)
     assert abs(seen.mean() - 2) < 4 * 1 / 20_000**0.5
     assert abs(seen.std() - 1) < 4 / (2 * 20_000) ** 0.5
+
+
+def test_noise_is_drawn_anew_in_every_step():
+    screen = Engine(digits("dg", screen={"noise": 0.5}), [0]).learner.screen
+    log_prob, nothing = torch.full((1, 50), -2.0), torch.zeros(1)
+    first, second, again = (screen.delight(log_prob, -log_prob, nothing, nothing, step) for step in (0, 1, 0))
+    assert torch.equal(first, again)
+    assert (first != second).float().mean() > 0.9
 
 
 def test_noise_changes_what_dg_learns_and_no_noise_changes_nothing():

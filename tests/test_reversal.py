@@ -1,5 +1,6 @@
 """Token reversal: the transformer, its cache, rewards, frictions on sequences, and both units of the gate."""
 
+import itertools
 import math
 import sys
 from dataclasses import replace
@@ -239,18 +240,26 @@ def test_the_advantage_is_the_reward_less_the_mean_of_its_group():
         torch.testing.assert_close(advantage[:, row], batch.rewards[:, row] - group.mean(1))
 
 
-def test_error_is_the_share_of_wrong_tokens_in_the_learner_s_own_answers():
-    """Against counted tokens, 4 binomial deviations of 500 answers of 4 tokens (tokens of an answer go together)."""
-    engine = trained(reversal("dg", task={"kappa": 0.0}), [0, 1])
+@pytest.mark.parametrize(("credit", "kappa"), [("share", 1.0), ("share", 0.25), ("to_first_error", 0.5)])
+def test_errors_are_those_of_the_learner_s_own_answers(credit, kappa):
+    """Against counted tokens, 4 binomial deviations of 500 answers of 4 tokens (tokens of an answer go together); and
+    against the reward, counted answer by answer."""
+    engine = trained(reversal("dg", task={"credit": credit, "kappa": kappa}), [0, 1])
     rows, task = engine.evaluate(), engine.task
     contexts = task._asked(engine.streams.below(2, "evaluation", 20, (500, 4)), 1)
     policy = replace(task.policy(), samples=1)
     actions, _ = policy.sample(engine.learner.leaves, contexts.inputs, engine.streams, 20, "evaluation.action")
     wrong = (actions != contexts.targets).float()
     for seed, row in enumerate(rows):
-        assert abs(row["error"] - wrong[seed].mean().item()) < 4 * 0.5 / math.sqrt(500)
+        assert abs(row["token_error"] - wrong[seed].mean().item()) < 4 * 0.5 / math.sqrt(500)
         assert row["answer_error"] == pytest.approx(wrong[seed].amax(-1).mean().item())
         assert 0 < row["entropy"] <= math.log(2)
+        earned = []
+        for answer in wrong[seed].int().tolist():
+            right = [1 - x for x in answer] if credit == "share" else [*itertools.takewhile(lambda x: x == 0, answer)]
+            share = (sum(right) if credit == "share" else len(right)) / 4
+            earned.append(kappa * share + (1 - kappa) * (sum(answer) == 0))
+        assert row["reward_error"] == pytest.approx(1 - sum(earned) / 500, abs=1e-6)
 
 
 # The gate
@@ -354,7 +363,7 @@ def test_on_policy_the_sampler_screens_for_free_and_a_friction_makes_the_learner
 def batches(friction, steps=100, **task):
     """Batches of an actor under a friction whose learner never moves; 5 prompts of 4 answers for 2 seeds each."""
     engine = Engine(reversal("pg", task={"vocab": 5, **task}), [0, 1])
-    engine.actor.frictions, engine.actor.task = [friction], friction.on_task(engine.task)
+    engine.actor.frictions = [friction]
     return [engine.actor.act(step) for step in range(steps)]
 
 
@@ -377,7 +386,7 @@ def test_bugs_make_whole_answers_junk_at_their_rate_and_report_certainty_for_eac
 
 
 def test_rare_discovery_pays_all_or_nothing_and_stumbles_on_whole_answers_at_its_rate():
-    seen = batches(RareDiscovery(prob=0.25))
+    seen = batches(RareDiscovery(prob=0.25), kappa=0.0)
     right = torch.cat([(batch.actions == batch.contexts.targets).all(-1) for batch in seen], 1)
     rewards = torch.cat([batch.rewards for batch in seen], 1)
     assert torch.equal(rewards, right.float())
@@ -436,7 +445,7 @@ def test_stacked_seeds_train_like_each_alone(method, friction):
 def test_methods_learn_to_reverse_three_bits(method, gate, bar):
     task = {"length": 3, "prompts": 10, "samples": 10, "width": 32}
     rows = trained(reversal(method, gate, task=task, steps=150), [0, 1]).evaluate()
-    assert all(row["error"] < bar for row in rows), rows  # chance: 0.5
+    assert all(row["token_error"] < bar for row in rows), rows  # chance: 0.5
 
 
 @pytest.mark.parametrize("method", ["dg", "dgk"])
@@ -476,8 +485,9 @@ def test_the_update_never_goes_through_the_sampler_which_has_no_graph():
 def test_intensity_of_every_friction_has_a_meaning_of_its_own_on_sequences():
     given = single(["task=reversal", "friction=all", "intensity=0.25"]).cell.plain()["friction"]
     assert given["staleness"] == {"delay": 100, "delay_mode": "uniform"}
-    assert given["rare_discovery"]["kappa"] == 0.75
-    assert single(["task=reversal", "friction=rare_discovery"]).cell.frictions[0].kappa == 0
+    assert "rare_discovery" not in given
+    assert single(["task=reversal", "friction=all", "intensity=0.25"]).cell.task.kappa == 0.75
+    assert single(["task=reversal", "friction=rare_discovery"]).cell.task.kappa == 0
     punished = single(["task=reversal", "friction=penalised_bugs", "intensity=0.5"]).cell.plain()["friction"]
     assert punished == {"actor_bugs": {"prob": 0.5, "penalty": 1.0}}
 

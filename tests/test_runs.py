@@ -443,7 +443,7 @@ def test_a_diverged_run_is_recorded_with_its_step_and_is_complete(tmp_path, monk
     chosen = Block(cell("pg"), (0, 1))
     assert train(chosen, tmp_path) == "diverged"
     assert read_status(chosen.folder(tmp_path))["diverged"] == {"1": 12}
-    assert log_of(chosen.folder(tmp_path))[-1]["error"] is None
+    assert log_of(chosen.folder(tmp_path))[-1][chosen.cell.error] is None
     monkeypatch.setattr(Engine, "advance", lambda self: pytest.fail("trained again"))
     assert train(chosen, tmp_path) == "diverged"
 
@@ -459,7 +459,7 @@ def test_a_run_in_training_is_refused_to_a_second_process(tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "reason"),
-    [("schema: 1\nsteps: 3\n", "another config"), ("schema: 0\nsteps: 3\n", "schema=0, written by")],
+    [(f"schema: {SCHEMA}\nsteps: 3\n", "another config"), ("schema: 0\nsteps: 3\n", "schema=0, written by")],
 )
 def test_a_folder_that_holds_another_config_is_refused(tmp_path, config, reason):
     folder = BLOCK.folder(tmp_path)

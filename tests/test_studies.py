@@ -23,7 +23,7 @@ from kondo.studies.ranking import PriorityRanking, critical_alpha
 from tests.test_runs import log_of
 
 PG, DG = Rule("pg", {}, None), Rule("dg", {"temperature": 1.0}, None)
-IS = Rule("is_pg", {"cap": None}, None)
+IS = Rule("is_pg_uncapped", {}, None)
 
 
 def gate(price: float = 0.0, **settings) -> Rule:

@@ -87,6 +87,7 @@ class Study:
     baseline: str = knob("confidence", choices=BASELINES)
     """b"""
 
+    error: ClassVar[str | None] = None
     tokens: ClassVar[int] = 1
     gated: ClassVar[bool] = False
     """Whether it is about gates alone."""

@@ -75,7 +75,6 @@ class Gambling(Study):
             "updates": same([moments] * len(self.stds), streams),
             "mean_field": same(expected.T, streams),
             "learned": drawn.permute(1, 2, 0).tolist(),
-            "error": drawn[-1].mean(dim=1).tolist(),
         }
 
     def _opened(self, rule: Rule, std: Tensor) -> Tensor:

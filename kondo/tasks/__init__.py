@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +34,8 @@ class Contexts:
 class Task(Protocol):
     """What the engine asks of a task. Its dataclass fields are its settings in the config."""
 
+    error: ClassVar[str | None]
+    """Which of its metrics is *the* error, the one that figures and claims compare; a study has none."""
     baseline: str
 
     @property
@@ -63,7 +65,7 @@ class Task(Protocol):
         ...
 
     def evaluate(self, parameters: Parameters, streams: Streams, step: int) -> dict[str, Tensor]:
-        """Friction-free metrics of the learner's own policy, `error` among them. {name: [S]}"""
+        """Friction-free metrics of the learner's own policy, the error among them. {name: [S]}"""
         ...
 
 

@@ -33,6 +33,7 @@ class Bandit:
     baseline: str = knob("confidence", choices=BASELINES)
     """b"""
 
+    error: ClassVar[str] = "policy_error"
     tokens: ClassVar[int] = 1
 
     def fetch(self, root: Path) -> None:
@@ -51,13 +52,13 @@ class Bandit:
         return (actions == contexts.targets).float()
 
     def evaluate(self, parameters: Parameters, streams: Streams, step: int) -> dict[str, Tensor]:
-        """error = 1 − π(y*), exactly, over all contexts; the same for the greedy policy; the policy's entropy."""
+        """Over all contexts, exactly: policy_error = 1 − π(y*); the same of the greedy policy; the entropy."""
         every = self._at(torch.arange(self.contexts, device=streams.device).expand(len(streams.seeds), -1))
         log_policy = self.policy().log_policy(parameters, every.inputs)  # [S, C, K]
         wrong = log_policy.exp().scatter(-1, every.targets.unsqueeze(-1), 0.0)  # summed, not 1 − π(y*): exact near 0
         greedy = log_policy.argmax(dim=-1) == every.targets
         return {
-            "error": wrong.sum(dim=-1).mean(dim=1),
+            "policy_error": wrong.sum(dim=-1).mean(dim=1),
             "greedy_error": 1 - greedy.float().mean(dim=1),
             "entropy": -(log_policy.exp() * log_policy).sum(dim=-1).mean(dim=1),
         }

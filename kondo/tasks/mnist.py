@@ -34,6 +34,7 @@ class Mnist:
     baseline: str = knob("confidence", choices=BASELINES)
     """b"""
 
+    error: ClassVar[str] = "test_error"
     tokens: ClassVar[int] = 1
 
     def fetch(self, root: Path) -> None:
@@ -72,5 +73,5 @@ class Mnist:
             wrong = log_policy.exp().scatter(-1, labels.unsqueeze(-1), 0.0)
             entropy = -(log_policy.exp() * log_policy).sum(dim=-1)
             totals += torch.stack([(~right).float().sum(dim=1), wrong.sum(dim=(1, 2)), entropy.sum(dim=1)])
-        error, policy_error, entropy = totals / count
-        return {"error": error, "policy_error": policy_error, "entropy": entropy}
+        test_error, policy_error, entropy = totals / count
+        return {"test_error": test_error, "policy_error": policy_error, "entropy": entropy}

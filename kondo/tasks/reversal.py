@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ class Reversal:
     width: int = knob(64, low=1)
     heads: int = knob(4, low=1)
     ff: int = knob(128, low=1)
+
+    error: ClassVar[str] = "token_error"
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -83,10 +86,11 @@ class Reversal:
         return self.kappa * earned.mean(dim=-1) + (1 - self.kappa) * right.amin(dim=-1)
 
     def evaluate(self, parameters: Parameters, streams: Streams, step: int) -> dict[str, Tensor]:
-        """On answers of the learner's own: the share of wrong tokens, of answers with any, and the entropy per token.
+        """On answers of the learner's own: the share of wrong tokens, of answers with any, 1 − R, and the entropy per
+        token.
 
-        The share is expected over each token, given those before it: 1 − π(y*) in place of 1{a ≠ y*}, the same on
-        average, with less noise and exact near 0.
+        The share of wrong tokens is expected over each token, given those before it: 1 − π(y*) in place of 1{a ≠ y*},
+        the same on average, with less noise and exact near 0.
         """
         prompts = streams.below(self.vocab, "evaluation", step, (self.evaluated, self.length))
         contexts = self._asked(prompts, 1)
@@ -94,8 +98,9 @@ class Reversal:
         actions, log_policy = policy.sample(parameters, contexts.inputs, streams, step, "evaluation.action")
         wrong = log_policy.exp().scatter(-1, contexts.targets.unsqueeze(-1), 0.0)
         return {
-            "error": wrong.sum(dim=-1).mean(dim=(1, 2)),
+            "token_error": wrong.sum(dim=-1).mean(dim=(1, 2)),
             "answer_error": (actions != contexts.targets).any(dim=-1).float().mean(dim=1),
+            "reward_error": (1 - self.reward(contexts, actions)).mean(dim=1),
             "entropy": -(log_policy.exp() * log_policy).sum(dim=-1).mean(dim=(1, 2)),
         }
 
