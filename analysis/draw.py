@@ -16,7 +16,6 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -115,20 +114,23 @@ def draw_all(
     names: Sequence[str], places: Places, scale: str, formats: Sequence[str] = style.FORMATS
 ) -> Iterator[tuple[str, list[Drawn]]]:
     """What came of each figure, in order, drawn side by side in one process per core."""
+
+    def outcome(get: Callable[..., list[Drawn]], *arguments: Any) -> list[Drawn]:
+        try:
+            return get(*arguments)
+        except Exception as error:  # such as of a process that was killed
+            return [Drawn(trouble=f"cannot be drawn: {reason(error)}") for _ in places]
+
     workers = min(len(names), joblib.cpu_count())
     if workers < 2:
-        yield from ((name, draw(name, places, scale, formats)) for name in names)
+        yield from ((name, outcome(draw, name, places, scale, formats)) for name in names)
         return
     others = multiprocessing.active_children()
     pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
     try:
         with held():
             drawn = [pool.submit(draw, name, places, scale, formats) for name in names]
-        for name, future in zip(names, drawn, strict=True):
-            try:
-                yield name, future.result()
-            except BrokenProcessPool:
-                yield name, [Drawn(trouble="cannot be drawn: the process that draws was killed") for _ in places]
+        yield from ((name, outcome(future.result)) for name, future in zip(names, drawn, strict=True))
     except (KeyboardInterrupt, GeneratorExit):
         for process in multiprocessing.active_children():
             if process not in others:

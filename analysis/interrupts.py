@@ -35,13 +35,21 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Ctrl-C waits. Processes that are started meanwhile never feel it: only the one that started them does."""
-    resource_tracker.ensure_running()  # to start it is to feel Ctrl-C again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    """SIGINT and SIGTERM wait. Processes that are started meanwhile never feel a SIGINT: only who started them does."""
+    resource_tracker.ensure_running()  # to start it later would let SIGINT through
+    came: list[int] = []
+    before = {each: signal.getsignal(each) for each in SIGNALS if signal.getsignal(each) != signal.SIG_IGN}
+    for each in before:
+        signal.signal(each, lambda number, frame: came.append(number))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in came[:1]:
+            signal.raise_signal(number)
 
 
 def quietly(main: Callable[[], int]) -> int:

@@ -23,6 +23,7 @@ import pandas as pd
 import yaml
 
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST = 20
 FINISHED, UNFINISHED = ("done", "diverged"), ("running", "failed")
 FOLDER = re.compile("([0-9a-f]{12})-s([0-9]{1,9})-([0-9]{1,9})")
 BESIDE = ("seeds", "error", "choices")
@@ -242,15 +243,13 @@ def read_run(folder: Path) -> Run | None:
         _check(rows, config, set(_about(named[1], folder, status["status"], config)))
     except Damaged as problem:
         raise Damaged(f"{folder}: {problem}") from None
-    except RecursionError:
-        raise Damaged(f"{folder}: metrics.jsonl has a row that cannot be read") from None
     return Run(named[1], folder, config, status, rows)
 
 
 def _config(content: bytes, cell: str, first: str, last: str) -> dict[str, Any]:
     """What a run is, if it is what its name says."""
     try:
-        config = yaml.load(content, Loader=Loader)
+        config = _yaml(content)
         identity = {key: value for key, value in config.items() if key not in BESIDE}
         key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
     except (yaml.YAMLError, ValueError, TypeError, AttributeError, RecursionError):
@@ -267,6 +266,16 @@ def _config(content: bytes, cell: str, first: str, last: str) -> dict[str, Any]:
     if "schema" not in config or not isinstance(config.get("error", 0), (str, type(None))):
         raise Damaged("config.yaml was written by another version")
     return config
+
+
+def _yaml(content: bytes) -> Any:
+    """What YAML says, if it is not nested so deeply that the loader would crash."""
+    depth = 0
+    for event in yaml.parse(content, Loader=Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.YAMLError("nested too deeply")
+    return yaml.load(content, Loader=Loader)
 
 
 def _row(line: bytes) -> dict[str, Any]:
@@ -317,10 +326,10 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
 
 
-def _is_value(value: Any, texts: bool) -> bool:
-    """Nothing, a number, or a list of them; in the log of a study also a text."""
+def _is_value(value: Any, texts: bool, depth: int = 3) -> bool:
+    """Nothing, a number, or a list of them, of few dimensions; in the log of a study also a text."""
     if isinstance(value, list):
-        return all(_is_value(item, texts) for item in value)
+        return depth > 0 and all(_is_value(item, texts, depth - 1) for item in value)
     return value is None or _is_number(value) or (texts and isinstance(value, (str, bool)))
 
 

@@ -48,6 +48,7 @@ FINISHED = ("done", "diverged")
 UNFINISHED = ("running", "failed")
 FOLDER = re.compile("[0-9a-f]{12}-s([0-9]{1,9})-([0-9]{1,9})")
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+DEEPEST = 20
 HEARTBEAT_SECONDS = 2.0
 Rows = list[dict[str, Any]]
 
@@ -185,6 +186,12 @@ def _read_config(folder: Path) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _parsed(content: bytes) -> Any:
+    """What YAML says, if it is not nested so deeply that the loader would crash."""
+    depth = 0
+    for event in yaml.parse(content, Loader=Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise yaml.YAMLError("nested too deeply")
     return yaml.load(content, Loader=Loader)
 
 

@@ -2,6 +2,8 @@
 
 import os
 import random
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,9 +11,11 @@ import time
 from collections import Counter
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from analysis.load import load_figure, read_plan
 from experiments import launchers, runs
@@ -30,8 +34,21 @@ SWEEP = ["method=pg,dgk", "gate.rate=0.1,0.3", "seeds=2", "steps=20", "evals=4",
 def command(module: str, *words: str, home: Path, **environment: str) -> subprocess.Popen:
     """A command of the suite in a process of its own, which leaves nothing outside the folder it is given."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(home), **environment}
-    line = [sys.executable, "-m", f"experiments.{module}", *words]
-    return subprocess.Popen(line, cwd=home, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    line = [sys.executable, "-m", module if "." in module else f"experiments.{module}", *words]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(line, cwd=home, env=env, text=True, start_new_session=True, preexec_fn=_heed, **pipes)
+
+
+def _heed() -> None:
+    """Ctrl-C counts, also where the tests run in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def until(held) -> None:
+    deadline = time.monotonic() + 120
+    while not held():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def logs(root: Path) -> dict[str, list[dict]]:
@@ -91,12 +108,20 @@ def test_a_launcher_that_is_not_installed_says_what_to_install(monkeypatch):
         launcher(["hydra/launcher=submitit_slurm"])
 
 
-def workers() -> list[int]:
-    """Processes of joblib's that train for this one."""
-    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    return [int(pid) for pid in children if "popen_loky" in Path(f"/proc/{pid}/cmdline").read_text()]
+def workers(parent: int | None = None, kind: str = "popen_loky") -> list[int]:
+    """Processes of joblib's that train for this one, or for another."""
+    parent = parent or os.getpid()
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [int(pid) for pid in children if kind in Path(f"/proc/{pid}/cmdline").read_text()]
 
 
+def members(session: int) -> list[int]:
+    """Processes of a session that live."""
+    stats = [path.read_text().rpartition(")")[2].split() for path in Path("/proc").glob("[0-9]*/stat") if path.exists()]
+    return [int(stat[3]) for stat in stats if int(stat[3]) == session and stat[0] != "Z"]
+
+
+@pytest.mark.slow
 def test_a_sweep_whose_workers_are_killed_ends_with_every_run_correct(tmp_path):
     """200 runs; after every 20 that end a worker is killed in the middle of another: 5% of the runs lose theirs."""
     words = ["method=dgk", f"gate.rate={','.join(str(k / 200) for k in range(1, 201))}", "wandb.mode=disabled"]
@@ -134,20 +159,78 @@ def test_a_run_that_always_loses_its_worker_is_given_up_and_the_others_end(tmp_p
     assert (status["status"], status["reason"]) == ("failed", "lost 3 workers: MemoryError: no more")
 
 
+LONG = ["method=pg,dg", "steps=1000000", "evals=4", "checkpoint_seconds=1000", "wandb.mode=disabled"]
+
+
+def reached(root: Path) -> int:
+    """How many runs are in training."""
+    return sum(read_status(path.parent).get("step", 0) > 10 for path in root.glob("*/*/status.json"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["starting", "training"])
+def test_ctrl_c_twice_saves_what_is_trained_and_prints_no_traceback(tmp_path, moment):
+    root = tmp_path / "runs"
+    process = command("run", "-m", *LONG, f"runs={root}", "hydra.launcher.n_jobs=2", home=tmp_path)
+    until(lambda: workers(process.pid) if moment == "starting" else reached(root) == 2)
+    for _ in range(3):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.01)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.strip() == "interrupted; the same command goes on from the last checkpoint"
+    assert len(list(root.glob("*/*/checkpoint.pt"))) == (2 if moment == "training" else 0)
+    until(lambda: not members(process.pid))
+
+
+@pytest.mark.slow
+def test_ctrl_c_twice_ends_a_single_run_without_a_traceback(tmp_path):
+    process = command("run", "method=pg", *LONG[1:], f"runs={tmp_path}/runs", home=tmp_path)
+    until(lambda: reached(tmp_path / "runs") == 1)
+    for _ in range(3):
+        os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.strip() == "interrupted; the same command goes on from the last checkpoint"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["analysis.draw", "analysis.report"])
+def test_ctrl_c_ends_the_drawing_without_a_traceback(tmp_path, module):
+    plans = tmp_path / "runs" / "plans" / "laptop"
+    plans.mkdir(parents=True)
+    for name in ("bandit_pareto", "gambling"):
+        (plans / f"{name}.json").write_text(f'{{"figure": "{name}", "scale": "laptop", "command": ""}}')
+    process = command(module, home=tmp_path)
+    until(lambda: workers(process.pid, "spawn_main"))
+    for _ in range(3):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.01)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said.strip()) == (130, "interrupted")
+    until(lambda: not members(process.pid))
+
+
+@pytest.mark.slow
+def test_a_worker_whose_parent_died_before_it_looked_around_does_not_train_on(tmp_path):
+    process = command("run", "-m", *LONG, f"runs={tmp_path}/runs", "hydra.launcher.n_jobs=1", home=tmp_path)
+    until(lambda: workers(process.pid))
+    time.sleep(0.3)  # by now it has its call, and still imports
+    (worker,) = workers(process.pid)
+    process.kill()
+    process.communicate()
+    until(lambda: not Path(f"/proc/{worker}").exists())
+    assert reached(tmp_path / "runs") == 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_when_the_parent_ends_its_workers_save_and_end_too(tmp_path, end):
     """SIGINT to all of them does the same as SIGTERM to the parent."""
-    words = ["-m", "method=pg,dg", "steps=1000000", "evals=4", "checkpoint_seconds=1000", "wandb.mode=disabled"]
-    process = command("run", *words, f"runs={tmp_path}/runs", "hydra.launcher.n_jobs=2", home=tmp_path)
+    process = command("run", "-m", *LONG, f"runs={tmp_path}/runs", "hydra.launcher.n_jobs=2", home=tmp_path)
 
     def folders(file: str) -> list[Path]:
         return sorted(path.parent for path in tmp_path.glob(f"runs/*/*/{file}"))
-
-    def until(held):
-        deadline = time.monotonic() + 120
-        while not held():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
 
     until(lambda: sum(read_status(folder).get("step", 0) > 10 for folder in folders("status.json")) == 2)
     process.send_signal(end)
@@ -257,3 +340,51 @@ def test_long_runs_come_first_and_tasks_are_mixed():
     costs = [1.0, 4.0, 2.0, 3.0, 50.0, 150.0]
     ordered = [costs[[id(pair) for pair in todo].index(id(pair))] for pair in in_order(todo, costs)]
     assert ordered == [150.0, 4.0, 3.0, 2.0, 50.0, 1.0]
+
+
+@pytest.mark.slow
+def test_a_runs_folder_with_a_space_works_from_make_to_the_report(tmp_path):
+    (tmp_path / "Makefile").write_text((ROOT / "Makefile").read_text())
+    for path in ("pyproject.toml", "constraints.txt", ".venv/.suite"):
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).touch()
+
+    def make(*words: str) -> str:
+        asked = ["make", "--dry-run", "SCALE=smoke", "RUNS=my runs", *words]
+        printed = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        _, dash, module, *rest = shlex.split(printed)
+        assert dash == "-m"
+        process = command(module, *rest, home=tmp_path)
+        output, trouble = process.communicate()
+        assert process.returncode == 0, trouble
+        return output
+
+    make("reproduce", "FIGURES=gate_coefficient", "OVERRIDES=wandb.mode=disabled hydra.launcher.n_jobs=1")
+    plan = read_plan(tmp_path / "my runs", "smoke", "gate_coefficient")
+    assert "RUNS='my runs'" in plan.command
+    for kind, folder in (("figures", tmp_path / "figures"), ("report", tmp_path / "report")):
+        shutil.rmtree(folder)
+        make(kind, "FIGURES=gate_coefficient")
+    assert (tmp_path / "figures" / "smoke" / "gate_coefficient.png").exists()
+    page = (tmp_path / "report" / "smoke" / "index.html").read_text()
+    assert page.count("<img ") == 1
+
+
+@pytest.mark.slow
+def test_what_is_in_the_place_of_a_run_s_folder_is_named_and_stops_no_other_run(tmp_path):
+    first, *rest = todo_of([*SWEEP, f"runs={tmp_path}"])
+    folder = first[1].folder(tmp_path)
+    folder.parent.mkdir()
+    folder.write_text("")
+    assert train_all([first, *rest], Basic()) == {
+        0: f"failed: ConfigError: {folder}: no folder, but a file in its place; move it away"
+    }
+    assert len(logs(tmp_path)) == len(rest)
+
+
+@pytest.mark.slow
+def test_what_was_asked_for_is_written_down_by_whoever_trains_it(tmp_path):
+    choices = {"method": "pg", "friction": "none", "intensity": 0.5}
+    ((job, block), *_) = todo_of([*SWEEP, f"runs={tmp_path}"])
+    assert train_all([(replace(job, choices=choices), block)], Joblib(n_jobs=1)) == {}
+    assert yaml.safe_load((block.folder(tmp_path) / "config.yaml").read_text())["choices"] == choices

@@ -1,10 +1,13 @@
 """Run folders: identity, blocks of seeds, and what survives what."""
 
 import errno
+import hashlib
 import io
 import itertools
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,9 +21,9 @@ from kondo import runs
 from kondo.cell import SCHEMA, parse
 from kondo.engine import Engine
 from kondo.ledger import TIMED
-from kondo.runs import Block, RunBusy, Stop, blocks, finished, read_status, train
+from kondo.runs import CHECKPOINT, CONFIG, LOCK, LOG, STATUS, Block, RunBusy, Stop, blocks, finished, read_status, train
 from kondo.schema import ConfigError
-from tests.conftest import cell
+from tests.conftest import cell, trained
 
 BLOCK = Block(
     cell("dgk", {"rate": 0.2, "history": 60}, friction={"staleness": {"delay": 9}}, steps=200, evals=30), (0, 1)
@@ -47,6 +50,8 @@ def test_a_finished_run_has_a_full_log_a_status_with_provenance_and_no_checkpoin
     status = read_status(folder)
     assert status["status"] == "done"
     assert {"commit", "versions", "machine", "started", "ended"} <= set(status)
+    files = ("config.yaml", "metrics.jsonl")
+    assert status["digests"] == {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in files}
     rows = log_of(folder)
     assert rows == undisturbed
     assert [row["seed"] for row in rows[:4]] == [0, 1, 0, 1]
@@ -54,10 +59,26 @@ def test_a_finished_run_has_a_full_log_a_status_with_provenance_and_no_checkpoin
 
 
 def test_the_saved_config_parses_back_to_the_same_cell(tmp_path):
-    train(BLOCK, tmp_path)
-    saved = yaml.safe_load((BLOCK.folder(tmp_path) / "config.yaml").read_text())
+    chosen = Block(BLOCK.cell, BLOCK.seeds, {"task": "digits", "intensity": 0.25})
+    train(chosen, tmp_path)
+    saved = yaml.safe_load((chosen.folder(tmp_path) / "config.yaml").read_text())
     assert saved.pop("seeds") == [0, 1]
+    assert saved.pop("error") in log_of(chosen.folder(tmp_path))[0]
+    assert saved.pop("choices") == {"task": "digits", "intensity": 0.25}
     assert parse(saved).key() == BLOCK.cell.key()
+    assert parse(saved).plain() == saved
+
+
+def test_what_was_asked_for_is_no_part_of_what_a_run_is(tmp_path, monkeypatch):
+    asked = Block(BLOCK.cell, BLOCK.seeds, {"friction": "staleness"})
+    assert asked == BLOCK
+    assert asked.plain() == BLOCK.plain()
+    train(asked, tmp_path)
+    monkeypatch.setattr(Engine, "advance", lambda self: pytest.fail("trained again"))
+    assert train(BLOCK, tmp_path) == "done"
+    saved = yaml.safe_load((BLOCK.folder(tmp_path) / "config.yaml").read_text())
+    assert saved["choices"] == {"friction": "staleness"}
+    assert [block.choices for block in blocks(BLOCK.cell, 5, 3, tmp_path, choices={"a": 1})] == [{"a": 1}] * 2
 
 
 def test_identity_changes_with_every_scientific_setting_and_with_the_seeds_alone():
@@ -98,6 +119,16 @@ def test_more_seeds_add_blocks_and_never_repeat_one(tmp_path):
     assert [block.seeds for block in blocks(chosen, 4, 3, tmp_path, first_seed=6)] == [(6, 7), (8, 9)]
 
 
+@pytest.mark.parametrize("name", ["s0-99999999999", "s-1-3", "s9-0", "s0-3 copy", "s0-999999999", "s0-4"])
+def test_a_folder_with_absurd_seeds_gets_a_sentence_and_no_block(tmp_path, capsys, name):
+    chosen = cell("pg", steps=2)
+    folder = tmp_path / "bandit" / f"{chosen.key()}-{name}"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(Block(chosen, (0, 1)).config()))
+    assert [block.seeds for block in blocks(chosen, 3, 2, tmp_path)] == [(0, 1), (2,)]
+    assert str(folder) in capsys.readouterr().err
+
+
 KILLS = 20
 KILLED = """
 import os, random, signal, sys, time, torch
@@ -124,6 +155,7 @@ print(kills)
 """
 
 
+@pytest.mark.slow
 def test_killed_at_random_and_resumed_the_log_is_the_undisturbed_one(tmp_path, undisturbed):
     """kill −9 at random moments; each life begins from the last checkpoint, and once enough were killed the last is
     left alone. On a fast machine a run ends before that: then another one begins."""
@@ -148,7 +180,20 @@ def interrupt_at(step: int):
 
 
 @pytest.mark.parametrize(
-    "damage", ["torn line", "torn checkpoint", "another version", "no checkpoint", "lost log", "rotten log"]
+    "damage",
+    [
+        "torn line",
+        "torn checkpoint",
+        "another version",
+        "no checkpoint",
+        "lost log",
+        "rotten log",
+        "changed log",
+        "no log",
+        "absurd step",
+        "no status",
+        "rotten status",
+    ],
 )
 def test_damaged_folders_recover_to_the_undisturbed_log(tmp_path, undisturbed, damage, capsys):
     with pytest.raises(Interrupted):
@@ -166,42 +211,197 @@ def test_damaged_folders_recover_to_the_undisturbed_log(tmp_path, undisturbed, d
         torch.save(state, checkpoint)
     elif damage == "no checkpoint":
         checkpoint.unlink()
+    elif damage == "changed log":
+        log.write_text(re.sub(r'"entropy": [0-9]', '"entropy": 3', log.read_text(), count=1))
+    elif damage == "no log":
+        log.unlink()
+    elif damage == "absurd step":
+        state = torch.load(checkpoint, weights_only=True)
+        state["engine"]["step"] = 10**9
+        torch.save(state, checkpoint)
+    elif damage == "no status":
+        (folder / "status.json").unlink()
+    elif damage == "rotten status":
+        (folder / "status.json").write_text('{"status": ["done"], "seconds": "long", "started": [], "digests": 3}')
     elif damage == "rotten log":
         log.write_bytes(log.read_bytes()[:200] + bytes(10) + log.read_bytes()[210:])
     else:
         log.write_bytes(log.read_bytes()[:100])
-    assert train(BLOCK, tmp_path) == "done"
+    steps = []
+    assert train(BLOCK, tmp_path, watch=lambda step, rows: steps.append(step)) == "done"
     assert log_of(folder) == undisturbed
-    unusable = damage in ("torn checkpoint", "another version", "rotten log")
-    assert ("starting over" in capsys.readouterr().err) == unusable
+    told = "starting over" in capsys.readouterr().err
+    over = damage in ("torn checkpoint", "another version", "lost log", "rotten log", "changed log", "absurd step")
+    assert told == over
+    assert (steps[0] == 0) == (over or damage in ("no checkpoint", "no log"))
+    assert finished(BLOCK, tmp_path) == "done"
 
 
-def test_a_run_that_is_told_to_stop_goes_on_from_the_very_step(tmp_path, undisturbed):
+@pytest.mark.parametrize("at", [0, 150])
+def test_a_run_that_is_told_to_stop_goes_on_from_the_very_step(tmp_path, undisturbed, at):
     def stop(step, rows):
-        if step == 150:
+        if step == at:
             raise Stop
 
     with pytest.raises(Stop):
         train(BLOCK, tmp_path, watch=stop)
     steps = []
     assert train(BLOCK, tmp_path, watch=lambda step, rows: steps.append(step)) == "done"
-    assert steps[0] == 151
+    assert steps[0] == at + 1
     assert log_of(BLOCK.folder(tmp_path)) == undisturbed
 
 
-@pytest.mark.parametrize("damage", ["torn log", "no log", "a seed short"])
-def test_a_finished_run_whose_log_is_not_whole_is_trained_again(tmp_path, undisturbed, damage):
+@pytest.mark.parametrize("damage", ["torn log", "no log", "a seed short", "a value", "a row more", "no digests"])
+def test_a_finished_run_whose_log_was_changed_is_trained_anew_and_the_changed_log_kept(
+    tmp_path, undisturbed, damage, capsys
+):
     train(BLOCK, tmp_path)
     assert finished(BLOCK, tmp_path) == "done"
-    log = BLOCK.folder(tmp_path) / "metrics.jsonl"
-    if damage == "no log":
-        log.unlink()
-    else:
+    folder = BLOCK.folder(tmp_path)
+    for times in (1, 2):
+        log = folder / "metrics.jsonl"
         lines = log.read_bytes().splitlines(keepends=True)
-        log.write_bytes(b"".join(lines[:-1]) + (lines[-1][:-20] if damage == "torn log" else b""))
+        if damage == "torn log":
+            lines[-1] = lines[-1][:-20]
+        elif damage == "a seed short":
+            lines.pop()
+        elif damage == "a value":
+            lines[3] = re.sub(rb'"entropy": [0-9]', b'"entropy": 3', lines[3])
+        elif damage == "a row more":
+            lines.insert(2, lines[0])
+        elif damage == "no digests":
+            status = read_status(folder)
+            del status["digests"]
+            (folder / "status.json").write_text(json.dumps(status))
+        changed = b"".join(lines)
+        if damage == "no log":
+            log.unlink()
+        else:
+            log.write_bytes(changed)
+        assert finished(BLOCK, tmp_path) is None
+        assert train(BLOCK, tmp_path) == "done"
+        assert log_of(folder) == undisturbed
+        assert finished(BLOCK, tmp_path) == "done"
+        if damage != "no log":
+            assert (folder / f"metrics.damaged-{times}.jsonl").read_bytes() == changed
+            assert f"{log}: changed after the run ended" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("status", [None, "[1]", "done"])
+def test_a_log_of_which_nothing_says_whether_it_is_complete_is_kept(tmp_path, undisturbed, status):
+    train(BLOCK, tmp_path)
+    folder = BLOCK.folder(tmp_path)
+    log = (folder / "metrics.jsonl").read_bytes()
+    (folder / "status.json").unlink()
+    if status:
+        (folder / "status.json").write_text(status)
     assert finished(BLOCK, tmp_path) is None
     assert train(BLOCK, tmp_path) == "done"
-    assert log_of(BLOCK.folder(tmp_path)) == undisturbed
+    assert (folder / "metrics.damaged-1.jsonl").read_bytes() == log
+    assert log_of(folder) == undisturbed
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["choices: {a: 1}", "choices: {} # a comment", "error: entropy", "steps: 201", "task: [", "task: " + "[" * 20_000],
+)
+def test_a_finished_run_whose_config_was_changed_is_refused_and_nothing_of_it_touched(tmp_path, change):
+    train(BLOCK, tmp_path)
+    folder = BLOCK.folder(tmp_path)
+    config = folder / "config.yaml"
+    key = change.partition(":")[0]
+    config.write_text(re.sub(rf"^{key}.*$", change, config.read_text(), flags=re.M))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert finished(BLOCK, tmp_path) is None
+    with pytest.raises(ConfigError, match=str(folder)):
+        train(BLOCK, tmp_path)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_finished_run_that_lost_its_config_gets_it_back(tmp_path, monkeypatch):
+    train(BLOCK, tmp_path)
+    config = BLOCK.folder(tmp_path) / "config.yaml"
+    before = config.read_text()
+    config.unlink()
+    assert finished(BLOCK, tmp_path) is None
+    monkeypatch.setattr(Engine, "advance", lambda self: pytest.fail("trained again"))
+    assert train(BLOCK, tmp_path) == "done"
+    assert config.read_text() == before
+
+
+def test_a_file_in_the_place_of_a_run_folder_is_named(tmp_path):
+    folder = BLOCK.folder(tmp_path)
+    folder.parent.mkdir()
+    folder.write_text("")
+    assert finished(BLOCK, tmp_path) is None
+    assert not runs.in_training(folder)
+    with pytest.raises(ConfigError, match=f"{folder}: no folder"):
+        train(BLOCK, tmp_path)
+    folder.unlink()
+    folder.parent.rmdir()
+    folder.parent.write_text("")
+    with pytest.raises(ConfigError, match=f"{folder}: no folder"):
+        train(BLOCK, tmp_path)
+
+
+@pytest.mark.parametrize("name", [CONFIG, LOG, STATUS, CHECKPOINT, LOCK])
+def test_a_folder_in_the_place_of_a_run_s_file_is_named(tmp_path, name):
+    folder = BLOCK.folder(tmp_path)
+    (folder / name).mkdir(parents=True)
+    assert finished(BLOCK, tmp_path) is None
+    assert not runs.in_training(folder)
+    with pytest.raises(ConfigError, match=f"{folder / name}: no file"):
+        train(BLOCK, tmp_path)
+
+
+def test_without_git_runs_are_trained_and_have_no_commit(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    runs.provenance.cache_clear()
+    try:
+        assert train(BLOCK, tmp_path) == "done"
+    finally:
+        runs.provenance.cache_clear()
+    assert read_status(BLOCK.folder(tmp_path))["commit"] is None
+
+
+@pytest.mark.slow
+def test_without_file_locks_runs_are_refused(tmp_path):
+    code = (
+        "import sys; sys.modules['fcntl'] = None\n"
+        "from pathlib import Path\n"
+        "from kondo.runs import train\n"
+        "from tests.test_runs import BLOCK\n"
+        "train(BLOCK, Path(sys.argv[1]))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=False)
+    assert done.stderr.splitlines()[-1] == ("kondo.schema.ConfigError: run folders need POSIX file locks: use WSL")
+
+
+@pytest.mark.parametrize("moment", [1, 2, 9, 25])
+def test_ctrl_c_during_a_checkpoint_is_ctrl_c_and_no_failure(tmp_path, undisturbed, monkeypatch, moment):
+    """At one of the writes of a checkpoint, which torch makes a RuntimeError of."""
+    count = itertools.count(1)
+
+    class Interrupting(io.FileIO):
+        def write(self, data):
+            if next(count) == moment:
+                signal.raise_signal(signal.SIGINT)
+            return super().write(data)
+
+    def opened(path, mode="r", *rest, **options):
+        checkpoint = mode == "wb" and path.name.startswith(f".{CHECKPOINT}")
+        return Interrupting(path, "w") if checkpoint else OPEN(path, mode, *rest, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", opened)
+        with pytest.raises(KeyboardInterrupt):
+            train(BLOCK, tmp_path, checkpoint_seconds=0)
+    folder = BLOCK.folder(tmp_path)
+    assert read_status(folder)["status"] == "running"
+    assert not [path for path in folder.iterdir() if path.name.startswith(f".{CHECKPOINT}")]
+    assert train(BLOCK, tmp_path) == "done"
+    assert log_of(folder) == undisturbed
 
 
 def test_a_finished_run_of_another_schema_is_not_complete_and_is_refused(tmp_path):
@@ -243,7 +443,7 @@ def test_a_diverged_run_is_recorded_with_its_step_and_is_complete(tmp_path, monk
     chosen = Block(cell("pg"), (0, 1))
     assert train(chosen, tmp_path) == "diverged"
     assert read_status(chosen.folder(tmp_path))["diverged"] == {"1": 12}
-    assert log_of(chosen.folder(tmp_path))[-1]["error"] is None
+    assert log_of(chosen.folder(tmp_path))[-1][chosen.cell.error] is None
     monkeypatch.setattr(Engine, "advance", lambda self: pytest.fail("trained again"))
     assert train(chosen, tmp_path) == "diverged"
 
@@ -259,7 +459,7 @@ def test_a_run_in_training_is_refused_to_a_second_process(tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "reason"),
-    [("schema: 1\nsteps: 3\n", "another config"), ("schema: 0\nsteps: 3\n", "schema=0, written by")],
+    [(f"schema: {SCHEMA}\nsteps: 3\n", "another config"), ("schema: 0\nsteps: 3\n", "schema=0, written by")],
 )
 def test_a_folder_that_holds_another_config_is_refused(tmp_path, config, reason):
     folder = BLOCK.folder(tmp_path)
@@ -356,3 +556,26 @@ def test_the_time_spent_adds_up_over_interruptions_and_not_over_the_nights_betwe
     (folder / "status.json").write_text(json.dumps(status | {"seconds": 1000.0, "started": status["started"] - 1e6}))
     train(BLOCK, tmp_path)
     assert 1000 < read_status(folder)["seconds"] < 2000
+
+
+def test_an_engine_that_is_restored_says_the_same_of_every_seed_and_goes_on_alike():
+    """A seed that diverged before, one that did not, and a gate whose price is that of the last step."""
+    chosen = cell("dgk", {"rate": 0.2, "history": 60}, steps=60)
+    engine = trained(chosen, [0, 1, 2], steps=5)
+    engine.learner.leaves["bias_1"].data[1] = torch.nan
+    for _ in range(7):
+        engine.advance()
+    buffer = io.BytesIO()
+    torch.save(engine.state(), buffer)
+    buffer.seek(0)
+    again = Engine(chosen, [0, 1, 2])
+    again.load(torch.load(buffer, weights_only=True))
+    assert engine.diverged() == {1: 5}
+    assert engine.evaluate()[0]["price"] is not None
+    assert again.evaluate() == engine.evaluate()
+    assert again.diverged() == engine.diverged()
+    for _ in range(5):
+        engine.advance()
+        again.advance()
+    untimed = [[{k: v for k, v in row.items() if k not in TIMED} for row in e.evaluate()] for e in (engine, again)]
+    assert untimed[0] == untimed[1]
