@@ -14,6 +14,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # A torchvision built for another torch cannot be imported, and transformers, if it sees one, cannot be either.
 DROP_IF_BROKEN := $(BIN)/python -c 'import torchvision' 2>/dev/null || { echo "torchvision does not work with this torch: \
 left out, MNIST is fetched without it"; $(BIN)/python -m pip uninstall --quiet --yes --disable-pip-version-check torchvision; }
+# The suite is no part of the wheel; workers, wherever they start, import it from this clone.
+IMPORTABLE := $(BIN)/python -c 'import pathlib, sysconfig; \
+pathlib.Path(sysconfig.get_path("purelib"), "kondo_suite.pth").write_text("$(CURDIR)\n")'
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "error: %s is Python %d.%d, and kondo needs 3.11 or \
 newer: remove $(VENV) if it is there and add PYTHON=/path/to/python3.11" % ((sys.executable,) + sys.version_info[:2]))
 
@@ -33,6 +36,7 @@ $(SUITE): pyproject.toml constraints.txt
 	$(PIP) torch
 	$(PIP) --editable '.[experiments]'
 	@$(DROP_IF_BROKEN)
+	@$(IMPORTABLE)
 	touch $@
 
 $(READY): $(SUITE)

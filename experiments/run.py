@@ -89,6 +89,7 @@ def train_batch(
     if figure and (foreign := foreign_axes(asked, list(config.hydra.sweeper.get("params") or {}))):
         print(f"{figure} has no axis for {', '.join(foreign)}: its plan stays as it is")
         figure = None
+    Path(config.hydra.sweep.dir).mkdir(parents=True, exist_ok=True)  # where sweepers leave their results
     trouble: dict[str, str] = {}
     tried: set[str] = set()
     while new := [each for each in needed(wanted) if each.cell.key() not in tried]:

@@ -44,7 +44,7 @@ def check_names(
     known: list[Plain] = []
     for override in overrides:
         key = str(override.key_or_group)
-        if key not in options and not key.startswith("hydra."):
+        if key not in options and not is_hydra(override):
             known = known or [config(choice) for choice in chosen]  # each choice brings keys of its own
             content = override.value()
             for path in [f"{key}.{inner}" for inner in content] if isinstance(content, dict) else [key]:
