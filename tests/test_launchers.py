@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from concurrent.futures import Future
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from analysis.interrupts import held, interruptible
 from analysis.load import load_figure, read_plan
 from experiments import launchers, runs
 from experiments.compose import single, sweep
@@ -66,6 +68,7 @@ def serial(tmp_path_factory):
     return logs(root)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["joblib", "ray", "submitit_local"])
 def test_every_launcher_writes_the_logs_of_a_serial_run(tmp_path, serial, name):
     words = [*SWEEP, f"runs={tmp_path}/runs", f"hydra/launcher={name}", "hydra.launcher.n_jobs=2"]
@@ -184,14 +187,65 @@ def test_ctrl_c_twice_saves_what_is_trained_and_prints_no_traceback(tmp_path, mo
 
 
 @pytest.mark.slow
-def test_ctrl_c_twice_ends_a_single_run_without_a_traceback(tmp_path):
-    process = command("run", "method=pg", *LONG[1:], f"runs={tmp_path}/runs", home=tmp_path)
+@pytest.mark.parametrize(
+    "words", [["run", "method=pg"], ["reproduce", "--scale", "smoke", "bandit_pareto", "hydra/launcher=basic"]]
+)
+def test_ctrl_c_twice_ends_training_in_one_process_without_a_traceback(tmp_path, words):
+    process = command(*words, *LONG[1:], f"runs={tmp_path}/runs", home=tmp_path)
     until(lambda: reached(tmp_path / "runs") == 1)
     for _ in range(3):
         os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said.strip() == "interrupted; the same command goes on from the last checkpoint"
+    assert said.strip().rstrip("s") == "interrupted; the same command goes on from the last checkpoint"
+
+
+@pytest.fixture
+def signals():
+    """What the tests' process does with signals, kept."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_interruption_counts_and_waits_while_processes_are_started(signals, number):
+    """Also where another thread is told, as the system may choose."""
+    reached, done = [], threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    try:
+        with interruptible():
+            with held():
+                signal.pthread_kill(other.ident, number)
+                time.sleep(0.01)
+                reached.append("inside")
+                child = subprocess.run([sys.executable, "-c", MASK], capture_output=True, text=True, check=True)
+            reached.append("outside")
+    except KeyboardInterrupt:
+        signal.raise_signal(number)  # ignored by now
+        reached.append("interrupted")
+    done.set()
+    other.join()
+    assert reached == ["inside", "interrupted"]
+    assert "SIGINT" in child.stdout
+    assert "SIGTERM" not in child.stdout
+
+
+MASK = "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+
+
+def test_what_was_ignored_stays_so_and_what_was_not_is_as_before(signals):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with interruptible(), held():
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with interruptible(), held():
+        pass
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.slow
@@ -240,6 +294,7 @@ def test_when_the_parent_ends_its_workers_save_and_end_too(tmp_path, end):
     until(lambda: not any(in_training(folder) for folder in folders("checkpoint.pt")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -256,6 +311,7 @@ def test_what_would_make_a_figure_of_other_runs_is_refused(tmp_path, words, said
     assert not list(tmp_path.glob("**/plans"))
 
 
+@pytest.mark.slow
 def test_overrides_of_a_reproduction_are_swept_and_told_and_its_seeds_are_kept_apart(tmp_path):
     words = ["--scale", "smoke", "bandit_pareto", f"runs={tmp_path}/runs", "wandb.mode=disabled", "steps=3"]
     words += ["hydra/launcher=basic", "method=pg,dg"]
@@ -289,6 +345,7 @@ runs._train = counted
 """
 
 
+@pytest.mark.slow
 def test_a_crashed_run_is_recorded_stops_no_other_and_can_be_looked_at_and_cleaned(tmp_path, capsys):
     (tmp_path / "extensions").mkdir()
     (tmp_path / "extensions" / "broken.py").write_text(EXTENSION)
@@ -311,6 +368,7 @@ def test_a_crashed_run_is_recorded_stops_no_other_and_can_be_looked_at_and_clean
     assert len(list(tmp_path.glob("runs/*/*/status.json"))) == 2
 
 
+@pytest.mark.slow
 def test_two_reproducers_at_once_train_every_run_once(tmp_path, serial):
     (tmp_path / "extensions").mkdir()
     (tmp_path / "extensions" / "counted.py").write_text(EXTENSION)
@@ -326,6 +384,7 @@ def test_two_reproducers_at_once_train_every_run_once(tmp_path, serial):
     assert len(trained) == 7
 
 
+@pytest.mark.slow
 def test_a_runs_folder_that_cannot_be_written_is_named(tmp_path):
     process = command("run", "runs=/sys/kondo", "steps=2", "wandb.mode=disabled", home=tmp_path)
     _, trouble = process.communicate()
@@ -370,7 +429,6 @@ def test_a_runs_folder_with_a_space_works_from_make_to_the_report(tmp_path):
     assert page.count("<img ") == 1
 
 
-@pytest.mark.slow
 def test_what_is_in_the_place_of_a_run_s_folder_is_named_and_stops_no_other_run(tmp_path):
     first, *rest = todo_of([*SWEEP, f"runs={tmp_path}"])
     folder = first[1].folder(tmp_path)
