@@ -133,7 +133,7 @@ def first_layer(engine: Engine) -> dict[str, float]:
         {
             "ahead": lambda: rows.linear(index, *(leaf.detach() for leaf in leaves)),
             "both": lambda: torch.autograd.grad(rows.linear(index, *leaves), leaves, up),
-            "adam": lambda: learner.moves.step(gradients, everyone),
+            "adam": lambda: learner.optimizer.step(gradients, everyone),
         }
     )
     return {
@@ -174,8 +174,8 @@ def reversal(method: str, gate: dict[str, Any] | None = None, length: int = 10, 
 
 
 def learning(engine: Engine) -> float:
-    """Seconds that the learner has spent: screen, backward and optimiser."""
-    return sum(engine.ledger.timed[f"seconds_{phase}"] for phase in ("screen", "backward", "optimiser"))
+    """Seconds that the learner has spent: screen, backward and optimizer."""
+    return sum(engine.ledger.timed[f"seconds_{phase}"] for phase in ("screen", "backward", "optimizer"))
 
 
 def gated_step() -> list[dict[str, Any]]:

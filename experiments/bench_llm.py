@@ -52,7 +52,7 @@ def language_model(device: str = "cpu") -> list[dict[str, Any]]:
         return lambda: trainer.step(ids, actions, advantages, **given)
 
     update = ours(RATES[0], log_probs=log_probs)
-    update()  # the optimiser's memory is there before any is counted
+    update()  # the optimizer's memory is there before any is counted
     model.train()
     steps: dict[str, Step] = {
         "PG": everything(pg),
@@ -99,6 +99,6 @@ def language_model(device: str = "cpu") -> list[dict[str, Any]]:
             "name": "language model: memory that a step of the masked gate adds over what ours at 3% adds",
             "ratio": memory["masked gate"] / memory["ours 3%"],
             "bar": 2.0,
-            "detail": f"{memory['masked gate']:.0f} against {memory['ours 3%']:.0f} MiB, beside weights and optimiser",
+            "detail": f"{memory['masked gate']:.0f} against {memory['ours 3%']:.0f} MiB, beside weights and optimizer",
         },
     ]

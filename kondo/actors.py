@@ -65,8 +65,15 @@ class Actor:
         self.leaves: Parameters | None = None
         """The learner's, if its update can go through the sampler's own forward pass: on-policy, and with no gate."""
 
-    @torch.no_grad()
     def act(self, step: int) -> Batch:
+        """Sample the batch of a step, and remember the present parameters where that may be needed later."""
+        if self.past is not None:
+            self.past.visit(step, self.flat)
+        return self.batch(step)
+
+    @torch.no_grad()
+    def batch(self, step: int) -> Batch:
+        """What the present parameters, or older ones, make of a step."""
         task, streams = self.task, self.streams
         contexts = task.draw(streams, step)
         if self.leaves is None:
@@ -95,11 +102,16 @@ class Actor:
         return batch
 
     def parameters(self, step: int) -> Parameters:
-        """The parameters to act with, remembering the present ones where that may be needed."""
+        """The parameters to act with: the present ones, or each seed's of some steps ago."""
+        shapes = self.policy.shapes()
         if self.past is None:
-            return views(self.flat, self.policy.shapes())
-        age = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0)
-        return self.past.visit(step, self.flat, age)
+            return views(self.flat, shapes)
+        drawn = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0)
+        ages, ring = drawn.clamp(max=step).tolist(), self.past.ring  # [S]
+        each = {age: views(ring[(step - age) % len(ring)] if age else self.flat, shapes) for age in set(ages)}
+        if len(each) == 1:
+            return each[ages[0]]
+        return {name: torch.stack([each[age][name][seed] for seed, age in enumerate(ages)]) for name in shapes}
 
     def state(self, step: int) -> dict[str, Tensor]:
         """What must be kept to go on after `step` steps."""

@@ -15,7 +15,8 @@ from typing import Annotated, Any
 
 from kondo.baselines import BASELINES
 from kondo.frictions import FRICTIONS, Friction
-from kondo.gate import PRIORITIES, KondoGateConfig
+from kondo.gate import PRIORITIES, GateSettings
+from kondo.gate import check as check_gate
 from kondo.objectives import METHODS, needs, settings
 from kondo.optim import OptimizerSettings
 from kondo.probes import PROBES, ProbeSettings
@@ -27,39 +28,6 @@ from kondo.tasks import TASKS, Task
 SCHEMA = 2
 """Version of what a run folder's config means; a change of meaning raises it."""
 DEFAULT_RATE = 0.03
-
-
-@dataclass(frozen=True)
-class GateSettings:
-    """The gate as the config spells it."""
-
-    rate: float | None = knob(None, above=0, high=1)
-    """ρ"""
-    price: float | None = knob(None)
-    """λ"""
-    mode: str = knob("hard", choices=("hard", "bernoulli", "soft"))
-    temperature: float = knob(0.1, above=0)
-    """η"""
-    priority: str = knob("delight", choices=PRIORITIES)
-    alpha: float = knob(0.5, low=0, high=1)
-    """α"""
-    unit: str = knob("auto", choices=("auto", "sample", "token", "sequence"))
-    history: int = knob(0, low=0)
-    warmup: int = knob(0, low=0)
-
-    def config(self) -> KondoGateConfig:
-        return KondoGateConfig(
-            gate_rate=self.rate,
-            price=self.price,
-            temperature=self.temperature,
-            hard=self.mode != "soft",
-            deterministic=self.mode != "bernoulli",
-            priority=self.priority,
-            alpha=self.alpha,
-            unit=self.unit,
-            history=self.history,
-            warmup=self.warmup,
-        )
 
 
 @dataclass(frozen=True)
@@ -246,25 +214,10 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
             raise ConfigError(f"gate: method {method!r} has no gate; methods with one: {', '.join(others)}")
         return None
     gate = build(GateSettings, data or {}, "gate")
-    if gate.rate is not None and gate.price is not None:
-        raise ConfigError(
-            f"gate.rate={gate.rate} and gate.price={gate.price} exclude each other: a rate sets its own price"
-        )
-    if gate.rate is None and gate.price is None and isinstance(task, Study):
-        gate = dataclasses.replace(gate, price=STUDY_PRICE)
     if gate.rate is None and gate.price is None:
-        gate = dataclasses.replace(gate, rate=DEFAULT_RATE)
-    if gate.history and gate.rate is None:
-        raise ConfigError(f"gate.history={gate.history}: a history sets the price of a rate; gate.price is fixed")
-    for name, value, used in (
-        ("temperature", gate.temperature, gate.mode != "hard"),
-        ("alpha", gate.alpha, gate.priority == "additive"),
-    ):
-        if not used and value != getattr(GateSettings, name):
-            who = "gate.mode=hard" if name == "temperature" else f"gate.priority={gate.priority}"
-            raise ConfigError(f"gate.{name}={value}: has no effect with {who}")
-    if gate.warmup and not gate.history:
-        raise ConfigError(f"gate.warmup={gate.warmup}: warm-up fills a history; set gate.history too")
+        studied = isinstance(task, Study)
+        gate = dataclasses.replace(gate, rate=None if studied else DEFAULT_RATE, price=STUDY_PRICE if studied else None)
+    check_gate(gate, "gate.{}".format, strict=True)
     if task.tokens == 1 and gate.unit in ("token", "sequence"):
         raise ConfigError(f"gate.unit={gate.unit!r}: this task makes one decision per sample; allowed: auto, sample")
     if task.tokens > 1 and gate.unit == "sample":

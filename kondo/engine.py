@@ -14,6 +14,7 @@ from kondo.gate import KondoGate
 from kondo.learner import Learner
 from kondo.ledger import Ledger
 from kondo.objectives import METHODS
+from kondo.optim import Optimizer
 from kondo.probes import PROBES
 from kondo.screens import Screen
 from kondo.streams import Streams
@@ -74,8 +75,8 @@ class Engine:
             objective=METHODS[cell.method],
             options=cell.options,
             baseline=self.task.baseline,
-            optimizer=cell.optimizer,
-            gate=None if cell.gate is None else KondoGate(cell.gate.config()),
+            optimizer=Optimizer(cell.optimizer, flat, policy.shapes()),
+            gate=None if cell.gate is None else KondoGate(cell.gate),
             screen=Screen(cell.screen, policy, flat, self.streams),
             streams=self.streams,
             ledger=self.ledger,

@@ -12,20 +12,25 @@ What the gate decides at the edges:
 - a rate keeps exactly k = max(1, ⌊ρn⌋) of n units; ties at the price go to the lowest index;
 - a fixed price keeps what is strictly above it, so λ = 0 keeps exactly the positive delights;
 - NaN rewards and infinite surprisal (log π = −∞): no finite gradient, so never kept and never part of a quantile.
+
+The arithmetic is in `kondo.pricing`, what a gate may rank by in `kondo.priorities`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from kondo import packing
+from kondo import packing, pricing
 from kondo.parallel import gathered
-from kondo.schema import register
+from kondo.pricing import GateState, KondoGateOutput, Units
+from kondo.priorities import PRIORITIES as PRIORITIES
+from kondo.priorities import priority as priority
+from kondo.schema import ConfigError, check_range, described, knob
 from kondo.signals import action_log_probs
 from kondo.signals import delight as delight_of
 
@@ -33,120 +38,91 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
-Priority = Callable[[Tensor, Tensor, Callable[[], Tensor], float], Tensor]
-
-PRIORITIES: dict[str, Priority] = {}
-UNITS = ("auto", "sample", "token", "sequence")
 
 
-def priority(function: Priority) -> Priority:
-    """Register a ranking `(advantage, surprisal, noise, alpha) → priority` under the function's name.
+@dataclass(kw_only=True)
+class GateOptions:
+    """Settings of the gate that every way to write them down has under the same name."""
 
-    `noise()` draws one uniform number per entry; `alpha` is the mixing weight from the gate's configuration.
-    """
-    return register(PRIORITIES, function.__name__, function)
-
-
-@priority
-def delight(advantage: Tensor, surprisal: Tensor, noise: Callable[[], Tensor], alpha: float) -> Tensor:
-    """χ = U · ℓ"""
-    return delight_of(-surprisal, advantage)
-
-
-@priority
-def advantage(advantage: Tensor, surprisal: Tensor, noise: Callable[[], Tensor], alpha: float) -> Tensor:
-    """U"""
-    return advantage
-
-
-@priority
-def abs_advantage(advantage: Tensor, surprisal: Tensor, noise: Callable[[], Tensor], alpha: float) -> Tensor:
-    """|U|"""
-    return advantage.abs()
-
-
-@priority
-def surprisal(advantage: Tensor, surprisal: Tensor, noise: Callable[[], Tensor], alpha: float) -> Tensor:
-    """ℓ"""
-    return surprisal
-
-
-@priority
-def uniform(advantage: Tensor, surprisal: Tensor, noise: Callable[[], Tensor], alpha: float) -> Tensor:
-    """A random ranking: what the rate alone buys."""
-    return noise()
-
-
-@priority
-def additive(advantage: Tensor, surprisal: Tensor, noise: Callable[[], Tensor], alpha: float) -> Tensor:
-    """αU + (1 − α)ℓ"""
-    return alpha * advantage + (1 - alpha) * surprisal
-
-
-@dataclass
-class KondoGateConfig:
-    """Settings of the gate; `gate_rate` and `price` exclude each other.
-
-    The mode is hard (the default), Bernoulli (`deterministic=False`) or soft (`hard=False`, which weights every unit by
-    σ((χ − λ)/η) and skips none).
-    """
-
-    gate_rate: float | None = 0.3
-    """ρ in (0, 1]: the share of units to keep; the price is then their (1 − ρ)-quantile."""
-    price: float | None = None
-    """λ: a fixed compute price."""
-    temperature: float = 0.1
-    """η > 0: softness of the Bernoulli and soft modes. The hard mode is its limit η → 0 and does not read it."""
-    hard: bool = True
-    """Decide 0 or 1 (True), or weight smoothly (False)."""
-    deterministic: bool = True
-    """Hard mode only: compare with the price (True), or toss a coin with probability σ((χ − λ)/η) (False)."""
-    priority: str = "delight"
+    priority: str = knob("delight", choices=PRIORITIES)
     """What the gate ranks by: a name in PRIORITIES."""
-    alpha: float = 0.5
-    """α in [0, 1]: weight of the advantage in the additive priority."""
-    unit: str = "auto"
+    alpha: float = knob(0.5, low=0, high=1)
+    """α: weight of the advantage in the additive priority."""
+    unit: str = knob("auto", choices=("auto", "sample", "token", "sequence"))
     """sample, token (every entry decides for itself), sequence (the last axis is averaged); auto means sequence where
     an attention mask says where sequences end, and every entry otherwise."""
-    history: int = 0
+    history: int = knob(0, low=0)
     """How many past priorities the quantile looks back on, beside the batch itself; 0 prices each batch by itself."""
-    warmup: int = 0
+    warmup: int = knob(0, low=0)
     """With a history: keep everything until this many priorities have been seen."""
-    max_consecutive_drops: int | None = None
+    max_consecutive_drops: int | None = knob(None, low=0)
     """After this many batches in a row that had something to teach and kept nothing, the next such batch keeps its best
     unit, whatever the price; None: never."""
 
 
 @dataclass
-class KondoGateOutput:
-    """What the gate decided, and on what grounds."""
+class GateSettings(GateOptions):
+    """Settings of the gate: a rate or a price, and how it decides by it."""
 
-    gate_weights: Tensor
-    """G: the weight of each unit, 0 where it is skipped."""
-    gate_probs: Tensor
-    """σ((χ − λ)/η) of each unit."""
-    delight: Tensor
-    """χ of each unit."""
-    price: Tensor
-    """λ as used: for a rate, the lowest priority that was bought (−∞ when the gate stands open). One per pool."""
-    actual_gate_rate: Tensor
-    """The share of units kept (soft mode: the mean weight)."""
-    gated_policy_loss: Tensor | None = None
-    """Scalar, ready for `.backward()`; from `KondoGate.forward` only."""
-    action_log_probs: Tensor | None = None
-    """log π of the actions; from `KondoGate.forward` and `KondoGate.screen`."""
-
-    @property
-    def keep(self) -> Tensor:
-        """The units that are worth a backward pass, as a boolean mask."""
-        return self.gate_weights != 0
+    rate: float | None = knob(None, above=0, high=1)
+    """ρ: the share of units to keep; the price is then their (1 − ρ)-quantile."""
+    price: float | None = knob(None)
+    """λ: a fixed compute price."""
+    mode: str = knob("hard", choices=("hard", "bernoulli", "soft"))
+    """hard: 1{χ > λ}; bernoulli: a coin with probability σ((χ − λ)/η); soft: weight by it, and skip nothing."""
+    temperature: float = knob(0.1, above=0)
+    """η: softness of the Bernoulli and soft modes. The hard mode is its limit η → 0 and does not read it."""
 
 
-def gated_sum(log_probs: Tensor, advantages: Tensor, weights: Tensor) -> Tensor:
-    """−Σ G · U · log π, where a skipped entry adds nothing even if its advantage is NaN or its log π is −∞."""
-    kept = weights != 0
-    coefficients = torch.where(kept, weights * advantages, 0.0).detach()
-    return -(coefficients * torch.where(kept, log_probs, 0.0)).sum()
+@dataclass
+class KondoGateConfig(GateOptions):
+    """The gate's settings in the words of kondo-gate; `gate_rate` and `price` exclude each other.
+
+    The mode is hard (the default), Bernoulli (`deterministic=False`) or soft (`hard=False`).
+    """
+
+    gate_rate: float | None = 0.3
+    """ρ"""
+    price: float | None = None
+    """λ"""
+    temperature: float = 0.1
+    """η"""
+    hard: bool = True
+    """Decide 0 or 1 (True), or weight smoothly (False)."""
+    deterministic: bool = True
+    """Hard mode only: compare with the price (True), or toss a coin with probability σ((χ − λ)/η) (False)."""
+
+    def settings(self) -> GateSettings:
+        """The same in the words of `GateSettings`."""
+        mode = "soft" if not self.hard else "hard" if self.deterministic else "bernoulli"
+        shared = {field.name: getattr(self, field.name) for field in fields(GateOptions)}
+        return GateSettings(rate=self.gate_rate, price=self.price, mode=mode, temperature=self.temperature, **shared)
+
+
+def check(settings: GateSettings, spell: Callable[[str], str] = str, *, strict: bool = False) -> None:
+    """Refuse settings that cannot be, each under the name that `spell` gives it; strict: those without effect, too."""
+    for field in fields(settings):
+        value, limits = getattr(settings, field.name), field.metadata["limits"]
+        try:
+            check_range(value, limits, field.name)
+        except ConfigError:
+            raise ConfigError(f"{spell(field.name)} must be {described(limits)}; got {value!r}.") from None
+    said = {field.name: f"{spell(field.name)}={getattr(settings, field.name)}" for field in fields(settings)}
+    either = f"specify either {spell('rate')} or {spell('price')}"
+    if settings.rate is not None and settings.price is not None:
+        raise ConfigError(f"{said['rate']} and {said['price']} exclude each other: {either}, not both.")
+    if settings.rate is None and settings.price is None:
+        raise ConfigError(f"{either}: both are None.")
+    if settings.history and settings.rate is None:
+        raise ConfigError(f"{said['history']}: a fixed price has no use for a history; {spell('price')} is fixed.")
+    if settings.warmup and not settings.history:
+        raise ConfigError(f"{said['warmup']}: the warm-up fills a history; set {spell('history')} too.")
+    for name, reader, read in (
+        ("temperature", "mode", settings.mode != "hard"),
+        ("alpha", "priority", settings.priority == "additive"),
+    ):
+        if strict and not read and getattr(settings, name) != getattr(GateSettings, name):
+            raise ConfigError(f"{said[name]}: has no effect with {said[reader]}.")
 
 
 class KondoGate(nn.Module):
@@ -160,49 +136,49 @@ class KondoGate(nn.Module):
 
     Calling the gate on logits gives the masked loss of the same gradient, which costs every backward pass.
 
+    A gate with a history, or with max_consecutive_drops, has a state, which is in its `state_dict`: `compute_gate`,
+    `decide`, `screen` and calling it go on to the next; `decision` tells what they would do and changes nothing.
+
     group: the processes (of `torch.distributed`) whose batches are parts of one. They then agree on everything: the
     price is that of all their units together, ties go to the lowest rank, histories are the same. Each process must
-    call the gate for each batch, and gets the decision on its own units.
+    ask the gate for each batch, and gets the decision on its own units.
     """
 
     history: Tensor | None
+    drops: Tensor | None
 
-    def __init__(self, config: KondoGateConfig | None = None, group: ProcessGroup | None = None) -> None:
+    def __init__(self, config: KondoGateConfig | GateSettings | None = None, group: ProcessGroup | None = None) -> None:
         super().__init__()
-        self.group = group
-        self.config = c = config or KondoGateConfig()
-        if c.gate_rate is not None and c.price is not None:
-            raise ValueError("Specify either gate_rate or price, not both.")
-        if c.gate_rate is None and c.price is None:
-            raise ValueError("Specify either gate_rate or price: both are None.")
-        if c.gate_rate is not None and not 0.0 < c.gate_rate <= 1.0:
-            raise ValueError("gate_rate must be in (0, 1].")
-        if c.price is not None and c.price != c.price:
-            raise ValueError("price must be a number, not NaN.")
-        if not c.temperature > 0:
-            raise ValueError("temperature must be > 0.")
-        if c.priority not in PRIORITIES:
-            raise ValueError(f"priority must be one of {', '.join(sorted(PRIORITIES))}; got {c.priority!r}.")
-        if not 0.0 <= c.alpha <= 1.0:
-            raise ValueError("alpha must be in [0, 1].")
-        if c.unit not in UNITS:
-            raise ValueError(f"unit must be one of {', '.join(UNITS)}; got {c.unit!r}.")
-        if c.history < 0 or c.warmup < 0:
-            raise ValueError("history and warmup must be >= 0.")
-        if c.history and c.gate_rate is None:
-            raise ValueError("history sets the price of a gate_rate; a fixed price does not use it.")
-        if c.warmup and not c.history:
-            raise ValueError("warmup counts what is in the history; set history too.")
-        if c.max_consecutive_drops is not None and c.max_consecutive_drops < 0:
-            raise ValueError("max_consecutive_drops must be >= 0, or None.")
-        self.register_buffer("history", None, persistent=False)  # [pools, ≤ history]; NaN where nothing was seen
-        self.drops: Tensor | int = 0  # [pools, 1]: batches in a row that kept nothing
+        self.config, self.group = config or KondoGateConfig(), group
+        spelled = {"rate": "gate_rate"} if isinstance(self.config, KondoGateConfig) else {}
+        check(self.settings, lambda name: spelled.get(name, name))
+        for name in vars(GateState()):
+            self.register_buffer(name, None)
+
+    @property
+    def settings(self) -> GateSettings:
+        return self.config.settings() if isinstance(self.config, KondoGateConfig) else self.config
+
+    @property
+    def state(self) -> GateState:
+        """What the gate remembers."""
+        return GateState(self.history, self.drops)
+
+    def remember(self, state: GateState) -> None:
+        """Go on from this state."""
+        self.history, self.drops = state.history, state.drops
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """A saved state is taken as it is: its shapes are those of the batches it has seen."""
+        for name in vars(GateState()):
+            saved = state_dict.get(prefix + name)
+            self._buffers[name] = None if saved is None else torch.empty_like(saved)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def compute_delight(self, log_probs: Tensor, advantages: Tensor) -> Tensor:
         """χ = U · ℓ, entry by entry."""
         return delight_of(log_probs, advantages)
 
-    @torch.no_grad()
     def compute_gate(
         self,
         log_probs: Tensor,
@@ -213,117 +189,70 @@ class KondoGate(nn.Module):
         pools: int = 0,
         draw: Draw | None = None,
     ) -> KondoGateOutput:
-        """Decide what to keep.
+        """Decide what to keep, and remember it: see `decision`."""
+        output, state = self.decision(log_probs, advantages, delight, mask=mask, pools=pools, draw=draw)
+        self.remember(state)
+        return output
+
+    @torch.no_grad()
+    def decision(
+        self,
+        log_probs: Tensor,
+        advantages: Tensor,
+        delight: Tensor | None = None,
+        *,
+        mask: Tensor | None = None,
+        pools: int = 0,
+        draw: Draw | None = None,
+    ) -> tuple[KondoGateOutput, GateState]:
+        """What to keep, and the state to go on from; the gate itself stays as it is.
 
         log_probs: log π of the actions, any shape; advantages: the same shape.
         delight: χ computed elsewhere (noisy, approximate, of another model), in place of U · ℓ.
         mask: which entries exist. pools: how many leading axes hold separate pools, each priced by itself
         (0: the whole tensor is one pool). draw: `(name, shape) → uniform numbers`, the source of all randomness.
 
-        Everything returned has one entry per unit: the shape of log_probs, less the last axis for unit="sequence".
+        Everything in the output has one entry per unit: the shape of log_probs, less the last axis for
+        unit="sequence".
         """
-        c = self.config
+        settings = self.settings
+        draw = draw or (lambda name, shape: torch.rand(shape, device=log_probs.device))
+        units = self._units(settings, log_probs.detach(), advantages.detach(), delight, mask, pools, draw)
+        shape, pooled = units.delight.shape, units.pooled(pools)
+        coin = draw("coin", tuple(pooled.delight.shape)) if settings.mode == "bernoulli" else None
+        own = slice(None)
+        if self.group is not None:  # decided on the units of all processes, by each of them
+            pooled, coin, own = _joined(pooled, coin, self.group)
+        output, state = pricing.decision(settings, pooled, self.state, coin)
+        each = ("gate_weights", "gate_probs", "delight")
+        return replace(output, **{name: getattr(output, name)[..., own].reshape(shape) for name in each}), state
+
+    def _units(
+        self,
+        settings: GateSettings,
+        log_probs: Tensor,
+        advantages: Tensor,
+        delight: Tensor | None,
+        mask: Tensor | None,
+        pools: int,
+        draw: Draw,
+    ) -> Units:
+        """The units of a batch of entries."""
         if advantages.shape != log_probs.shape:
             raise ValueError(
                 f"advantages {tuple(advantages.shape)} must have the shape of log_probs {tuple(log_probs.shape)}."
             )
-        draw = draw or (lambda name, shape: torch.rand(shape, device=log_probs.device))
-        advantages = advantages.detach()
         chi = delight_of(log_probs, advantages) if delight is None else delight.detach()
-        if c.priority == "delight":
-            ranks = chi
-        else:
+        priority = chi
+        if settings.priority != "delight":
             noise = lambda: draw("priority", tuple(log_probs.shape))  # noqa: E731
-            ranks = PRIORITIES[c.priority](advantages, -log_probs.detach(), noise, c.alpha)
+            priority = PRIORITIES[settings.priority](advantages, -log_probs, noise, settings.alpha)
+        sequences = settings.unit == "sequence" or (settings.unit == "auto" and mask is not None)
+        if sequences and chi.dim() < pools + 2:
+            raise ValueError(f'unit="sequence" needs a token axis after the batch; got shape {tuple(chi.shape)}.')
+        finite = (log_probs + chi + priority).isfinite()
         exists = None if mask is None else mask.bool().expand_as(chi)
-        finite = (log_probs.detach() + chi + ranks).isfinite()
-        if c.unit == "sequence" or (c.unit == "auto" and exists is not None):
-            if chi.dim() < pools + 2:
-                raise ValueError(f'unit="sequence" needs a token axis after the batch; got shape {tuple(chi.shape)}.')
-            chi, ranks = _mean(chi, exists), _mean(ranks, exists)
-            finite = (finite if exists is None else finite | ~exists).all(-1)
-            exists = None if exists is None else exists.any(-1)
-
-        units = chi.shape
-        chi, ranks, valid = (x.reshape(*units[:pools], -1) for x in (chi, ranks, finite))  # [pools, n]
-        exists = exists if exists is None else exists.reshape(chi.shape)
-        own = slice(None)
-        if self.group is not None:  # from here on n counts the units of all processes
-            exists = torch.ones_like(valid) if exists is None else exists
-            (chi, ranks, valid, exists), own = gathered([chi, ranks, valid, exists], self.group)
-        count: Tensor | int = chi.shape[-1]
-        if exists is not None:
-            valid, count = valid & exists, exists.sum(-1, keepdim=True)  # [pools, 1]
-        able = valid & (valid & (chi != 0)).any(-1, keepdim=True)  # zero delight throughout: nothing to teach
-
-        price, quota = self._price(ranks, count, valid)  # [pools, 1] each
-        probs = torch.where(able, torch.sigmoid((ranks - price) / c.temperature), 0.0)
-        if not c.hard:
-            weights = probs
-        elif c.deterministic:
-            above = able & (ranks > price)
-            ties = able & (ranks == price)
-            room = quota - above.sum(-1, keepdim=True)
-            weights = (above | (ties & (ties.cumsum(-1) <= room))).to(probs.dtype)
-        else:
-            coin = draw("coin", tuple(probs[..., own].shape))
-            if self.group is not None:
-                (coin,), _ = gathered([coin], self.group)
-            weights = (coin < probs).to(probs.dtype)
-        if c.max_consecutive_drops is not None:
-            weights = self._feed(weights, ranks, able, c.max_consecutive_drops)
-
-        rate = weights.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
-        return KondoGateOutput(
-            gate_weights=weights[..., own].reshape(units),
-            gate_probs=probs[..., own].reshape(units),
-            delight=chi[..., own].reshape(units),
-            price=price.squeeze(-1),
-            actual_gate_rate=rate,
-        )
-
-    def _price(self, ranks: Tensor, count: Tensor | int, valid: Tensor) -> tuple[Tensor, Tensor | int]:
-        """The price of each pool, and how many of its `count` units may pass when some tie at that price."""
-        c = self.config
-        fixed = torch.full((*ranks.shape[:-1], 1), -torch.inf if c.price is None else c.price).to(ranks)  # [pools, 1]
-        if c.gate_rate is None:
-            return fixed, 0
-        quota = _share(c.gate_rate, count)
-        if c.history:
-            window = self._remember(torch.where(valid, ranks, torch.nan))
-            seen = window.isfinite().sum(-1, keepdim=True)
-            bought: Tensor | int = _share(c.gate_rate, seen)
-        else:
-            window, bought = torch.where(valid, ranks, -torch.inf), quota
-        if c.gate_rate == 1 or window.shape[-1] == 0:
-            return fixed, quota
-        if isinstance(bought, int):
-            return window.topk(bought, dim=-1).values[..., -1:], quota
-        price = window.nan_to_num(nan=-torch.inf).sort(dim=-1, descending=True).values.gather(-1, bought - 1)
-        return (torch.where(seen < c.warmup, fixed, price) if c.history else price), quota
-
-    def _remember(self, ranks: Tensor) -> Tensor:
-        """Append the batch to the history of its pool; return both together."""
-        if self.history is None:
-            window = ranks
-        elif self.history.shape[:-1] != ranks.shape[:-1]:
-            raise ValueError(
-                f"the gate's history holds {tuple(self.history.shape[:-1])} pools, the batch {tuple(ranks.shape[:-1])}."
-            )
-        else:
-            window = torch.cat([self.history, ranks], dim=-1)
-        self.history = window[..., -self.config.history :].clone()
-        return window
-
-    def _feed(self, weights: Tensor, ranks: Tensor, able: Tensor, most: int) -> Tensor:
-        """Where a pool has kept nothing for too long, its best unit gets weight 1. [pools, n]"""
-        teaches, empty = able.any(-1, keepdim=True), ~weights.any(-1, keepdim=True)
-        self.drops = torch.where(teaches, (self.drops + 1) * empty, self.drops)
-        starved = teaches & (self.drops > most)
-        best = torch.where(able, ranks, -torch.inf).argmax(-1, keepdim=True)
-        fed = torch.where(starved, torch.zeros_like(weights).scatter(-1, best, 1.0), weights)
-        self.drops = torch.where(starved, 0, self.drops)
-        return fed
+        return pricing.units(chi, priority, finite, exists, sequences=sequences)
 
     def screen(
         self,
@@ -392,19 +321,16 @@ def per_entry(advantages: Tensor, log_probs: Tensor) -> Tensor:
     return advantages.unsqueeze(-1).expand_as(log_probs) if advantages.dim() < log_probs.dim() else advantages
 
 
-def _mean(values: Tensor, exists: Tensor | None) -> Tensor:
-    """Mean over the entries of the last axis that exist. [..., T] → [...]"""
-    if exists is None:
-        return values.mean(-1)
-    return torch.where(exists, values, 0.0).sum(-1) / exists.sum(-1).clamp(min=1)
+def gated_sum(log_probs: Tensor, advantages: Tensor, weights: Tensor) -> Tensor:
+    """−Σ G · U · log π, where a skipped entry adds nothing even if its advantage is NaN or its log π is −∞."""
+    kept = weights != 0
+    coefficients = torch.where(kept, weights * advantages, 0.0).detach()
+    return -(coefficients * torch.where(kept, log_probs, 0.0)).sum()
 
 
-@overload
-def _share(rate: float, count: int) -> int: ...
-@overload
-def _share(rate: float, count: Tensor) -> Tensor: ...
-def _share(rate: float, count: Tensor | int) -> Tensor | int:
-    """k = max(1, ⌊ρn⌋), proof against ρn being a rounding error below a whole number."""
-    if isinstance(count, int):
-        return max(1, int(rate * count + 1e-9))
-    return (rate * count.double() + 1e-9).floor().clamp(min=1).long()
+def _joined(units: Units, coin: Tensor | None, group: ProcessGroup) -> tuple[Units, Tensor | None, slice]:
+    """The units of all processes of the group and their coins, in order of rank, and where one's own are."""
+    exists = torch.ones_like(units.finite) if units.exists is None else units.exists
+    own = [units.delight, units.priority, units.finite, exists, *([] if coin is None else [coin])]
+    (delight, priority, finite, exists, *coins), where = gathered(own, group)
+    return Units(delight, priority, finite, exists), coins[0] if coins else None, where

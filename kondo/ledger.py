@@ -15,9 +15,9 @@ COUNTS = {
     "nominal": "backward passes the gate's rate asks for (ρ·B; with a price, the share of units above it)",
     "backward": "samples that were in a backward graph",
     "backward_tokens": "decisions in those samples",
-    "updates": "optimiser steps",
+    "updates": "optimizer steps",
 }
-PHASES = ("rollout", "screen", "backward", "optimiser")
+PHASES = ("rollout", "screen", "backward", "optimizer")
 TIMED = (*(f"seconds_{phase}" for phase in PHASES), "padding")
 """Columns that depend on the machine and on the block, not on the seed alone."""
 

@@ -31,7 +31,7 @@ class Measurement(Engine):
         if self.step < cell.steps:
             return []
         assert isinstance(cell.task, Study)
-        rule = Rule(cell.method, cell.options, None if cell.gate is None else cell.gate.config())
+        rule = Rule(cell.method, cell.options, cell.gate)
         columns = cell.task.measure(rule, self.streams)
         return [
             {"step": self.step, "seed": seed, **{name: _plain(column[i]) for name, column in columns.items()}}

@@ -1,4 +1,4 @@
-"""Optimisers over seed-stacked parameters."""
+"""Optimizers over seed-stacked parameters."""
 
 from __future__ import annotations
 
@@ -37,22 +37,21 @@ class Optimizer:
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], active: Tensor) -> None:
         """Down the gradients, each [S, …]; active: [S] bool."""
-        everyone = bool(active.all())
-        self.lockstep = self.lockstep and everyone
+        self.lockstep = self.lockstep and bool(active.all())
         if self.lockstep:
             self.steps += 1
-            self._move(self.parameters, gradients, self.moment_views, self.steps[0])
+            self._descend(self.parameters, gradients, self.moment_views, self.steps[0])
         else:
             self.steps += active
             for seed in active.nonzero().flatten().tolist():
                 moments = [[view[seed] for view in moment] for moment in self.moment_views]
                 own = [parameter[seed] for parameter in self.parameters]
-                self._move(own, [gradient[seed] for gradient in gradients], moments, self.steps[seed])
+                self._descend(own, [gradient[seed] for gradient in gradients], moments, self.steps[seed])
 
-    def _move(
+    def _descend(
         self, parameters: list[Tensor], gradients: Sequence[Tensor], moments: list[list[Tensor]], count: Tensor
     ) -> None:
-        """torch's fused kernels; `count` is which update of theirs this is."""
+        """One update by torch's fused kernels; `count` is its number."""
         if self.settings.name == "sgd":
             torch._foreach_add_(parameters, list(gradients), alpha=-self.settings.lr)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,13 +10,13 @@ import torch
 from torch import Tensor
 
 from kondo.baselines import BASELINES
-from kondo.gate import per_entry
 from kondo.schema import knob, register
 from kondo.signals import delight, taken
 
 if TYPE_CHECKING:
     from kondo.actors import Batch
     from kondo.engine import Engine
+    from kondo.pricing import KondoGateOutput
 
 Columns = dict[str, list[Any]]
 Probe = Callable[["Engine", "ProbeSettings"], Columns]
@@ -103,7 +102,12 @@ def anatomy(engine: Engine, settings: ProbeSettings) -> Columns:
     log_prob = taken(log_policy, actions)
     advantage = rewards - BASELINES[learner.baseline](log_policy, rewards, contexts.targets)
     assert learner.gate is not None
-    decision = copy.deepcopy(learner.gate).compute_gate(log_prob, advantage, pools=1)
+    decision, _ = learner.gate.decision(
+        log_prob,
+        advantage,
+        pools=1,
+        draw=lambda name, shape: streams.uniform(f"probe.{name}", engine.step, shape[1:]),
+    )
     return {
         "anatomy_advantage": _rounded(advantage),
         "anatomy_surprisal": _rounded(-log_prob),
@@ -117,10 +121,8 @@ def anatomy(engine: Engine, settings: ProbeSettings) -> Columns:
 def kept(engine: Engine, settings: ProbeSettings) -> Columns:
     """What the gate will keep of the next batch, decision by decision: how surprising they are, and how often right,
     beside all of the batch."""
-    learner = engine.learner
-    batch, log_prob, advantage = _coming(engine)
-    assert learner.gate is not None
-    weight = copy.deepcopy(learner.gate).compute_gate(log_prob, advantage, pools=1).gate_weights
+    batch, log_prob, advantage = _next_batch(engine)
+    weight = _decision(engine, log_prob, advantage).gate_weights
     weight = weight.unsqueeze(-1).expand_as(log_prob) if weight.dim() < log_prob.dim() else weight
     right = (batch.actions == batch.contexts.targets).float()
     columns: Columns = {}
@@ -133,26 +135,24 @@ def kept(engine: Engine, settings: ProbeSettings) -> Columns:
 @probe
 def agreement(engine: Engine, settings: ProbeSettings) -> Columns:
     """Of what the gate would keep of the next batch by exact delight, the share that it keeps by its screen's."""
-    learner = engine.learner
-    batch, log_prob, advantage = _coming(engine)
-    seen = learner.screen.delight(log_prob, advantage, batch.contexts.inputs, batch.actions, engine.step)
-    assert learner.gate is not None
-    worthy, chosen = (
-        copy.deepcopy(learner.gate).compute_gate(log_prob, advantage, chi, pools=1).keep.flatten(1)
-        for chi in (delight(log_prob, advantage), seen)
-    )
+    batch, log_prob, advantage = _next_batch(engine)
+    seen = engine.learner.screen.delight(log_prob, advantage, batch.contexts.inputs, batch.actions, engine.step)
+    worthy, chosen = (_decision(engine, log_prob, advantage, chi).keep.flatten(1) for chi in (None, seen))
     return {"recall": ((worthy & chosen).sum(dim=1) / worthy.sum(dim=1)).tolist()}
 
 
-def _coming(engine: Engine) -> tuple[Batch, Tensor, Tensor]:
+def _next_batch(engine: Engine) -> tuple[Batch, Tensor, Tensor]:
     """The next batch as the learner will see it: log π of its actions and their advantage, decision by decision."""
+    batch = engine.actor.batch(engine.step)
+    forward = engine.learner.forward(batch, graph=False)
+    return batch, forward.log_prob, forward.advantage
+
+
+def _decision(engine: Engine, log_prob: Tensor, advantage: Tensor, delight: Tensor | None = None) -> KondoGateOutput:
+    """What the gate will decide on the next batch."""
     learner = engine.learner
-    batch = engine.actor.act(engine.step)
-    log_policy = batch.log_policy
-    if log_policy is None:
-        log_policy = learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions)
-    log_prob = taken(log_policy, batch.actions)
-    return batch, log_prob, per_entry(learner.advantage(batch, log_policy), log_prob)
+    assert learner.gate is not None
+    return learner.gate.decision(log_prob, advantage, delight, pools=1, draw=learner.draw(engine.step))[0]
 
 
 def weighted_quantile(values: Tensor, weights: Tensor, level: float) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 Limits = dict[str, Any]
+SIGNS = {"low": ">=", "high": "<=", "above": ">", "below": "<"}
 
 
 class ConfigError(ValueError):
@@ -117,7 +118,7 @@ def check_range(value: Any, limits: Limits, where: str) -> None:
         if value not in limits["choices"]:
             raise ConfigError(f"{where}={value!r}: no such choice; {nearest(value, limits['choices'])}")
         return
-    low, high, above, below = (limits[k] for k in ("low", "high", "above", "below"))
+    low, high, above, below = (limits[key] for key in SIGNS)
     bounded = any(x is not None for x in (low, high, above, below))
     for item in value if isinstance(value, tuple) else (value,):
         if isinstance(item, float) and math.isnan(item):
@@ -128,9 +129,22 @@ def check_range(value: Any, limits: Limits, where: str) -> None:
             and (above is None or item > above)
             and (below is None or item < below)
         ):
-            left = f"[{low}" if low is not None else f"({above}" if above is not None else "(-inf"
-            right = f"{high}]" if high is not None else f"{below})" if below is not None else "inf)"
-            raise ConfigError(f"{where}={value!r}: out of range; allowed: {left}, {right}")
+            raise ConfigError(f"{where}={value!r}: out of range; allowed: {_interval(limits)}")
+
+
+def described(limits: Limits) -> str:
+    """What a value must be, in words: "one of a, b", "in (0, 1]", "> 0"."""
+    if limits["choices"] is not None:
+        return f"one of {', '.join(sorted(limits['choices']))}"
+    sides = [f"{sign} {limits[key]}" for key, sign in SIGNS.items() if limits[key] is not None]
+    return f"in {_interval(limits)}" if len(sides) > 1 else sides[0] if sides else "a number, not NaN"
+
+
+def _interval(limits: Limits) -> str:
+    low, high, above, below = (limits[key] for key in SIGNS)
+    left = f"[{low}" if low is not None else f"({above}" if above is not None else "(-inf"
+    right = f"{high}]" if high is not None else f"{below})" if below is not None else "inf)"
+    return f"{left}, {right}"
 
 
 def _join(where: str, key: Any) -> str:

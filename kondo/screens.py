@@ -55,11 +55,13 @@ class Screen:
         return chi
 
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        """log π as the screen knows it. [S, B, …, K]"""
         shapes = self.policy.shapes()
         if self.draft is not None:
             return self.draft.log_policy(inputs, actions).detach()
         if self.past is not None:
-            parameters = self.past.visit(step, self.flat)
+            age = min(step, self.settings.age)
+            parameters = views(self.past.ring[(step - age) % len(self.past.ring)] if age else self.flat, shapes)
         elif self.settings.layers:
             parameters = views(self.flat, shapes)
         elif self.settings.source == "int8":
@@ -68,6 +70,11 @@ class Screen:
             parameters = {name: value.bfloat16() for name, value in views(self.flat, shapes).items()}
             inputs = inputs.bfloat16() if inputs.is_floating_point() else inputs
         return self.cheaper.log_policy(parameters, inputs, actions).float()
+
+    def remember(self, step: int) -> None:
+        """A snapshot keeps the parameters of a step until they are old enough; other screens have no memory."""
+        if self.past is not None:
+            self.past.visit(step, self.flat)
 
     def learn(self, log_policy: Tensor, inputs: Tensor, actions: Tensor) -> None:
         """A draft takes one step towards what the learner says of a batch; other screens have nothing to learn."""
@@ -91,24 +98,25 @@ class Draft:
     def __init__(self, policy: Policy, streams: Streams) -> None:
         self.policy, self.flat = policy, policy.init(streams)
         self.leaves = {name: view.detach().requires_grad_() for name, view in views(self.flat, policy.shapes()).items()}
-        self.moves = Optimizer(OptimizerSettings("adam", 1e-3), self.flat, policy.shapes())
-        self.everyone = torch.ones(len(streams.seeds), dtype=torch.bool, device=self.flat.device)
+        self.optimizer = Optimizer(OptimizerSettings("adam", 1e-3), self.flat, policy.shapes())
+        self.all_seeds = torch.ones(len(streams.seeds), dtype=torch.bool, device=self.flat.device)
 
     def log_policy(self, inputs: Tensor, actions: Tensor) -> Tensor:
         return self.policy.log_policy(self.leaves, inputs, actions)
 
     @torch.enable_grad()
     def distil(self, log_policy: Tensor, inputs: Tensor, actions: Tensor) -> None:
-        crossed = -(log_policy.exp() * self.log_policy(inputs, actions)).sum(dim=-1)  # [S, B, …]
-        total = crossed.flatten(1).mean(dim=1).sum()
-        self.moves.step(torch.autograd.grad(total, list(self.leaves.values())), self.everyone)
+        """One step down E_π[−log q], on a batch."""
+        cross_entropy = -(log_policy.exp() * self.log_policy(inputs, actions)).sum(dim=-1)  # [S, B, …]
+        total = cross_entropy.flatten(1).mean(dim=1).sum()
+        self.optimizer.step(torch.autograd.grad(total, list(self.leaves.values())), self.all_seeds)
 
     def state(self) -> dict[str, Any]:
-        return {"flat": self.flat, "optimizer": self.moves.state()}
+        return {"flat": self.flat, "optimizer": self.optimizer.state()}
 
     def load(self, state: dict[str, Any]) -> None:
         self.flat.copy_(state["flat"])
-        self.moves.load(state["optimizer"])
+        self.optimizer.load(state["optimizer"])
 
 
 def int8(value: Tensor) -> Tensor:

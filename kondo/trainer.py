@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,10 +26,11 @@ class KondoTrainer:
     packed to their true length. The gradient is that of the masked loss over the whole batch, for models that treat the
     rows of a batch independently (no batch norm). The screen runs in evaluation mode, the update in training mode.
 
-    gate: a gate of your own, in place of one made from gate_rate, temperature, price, hard and deterministic.
+    settings: further ones of the gate, those of `KondoGateConfig`: unit, history, priority, …
+    gate: a gate of your own, in place of one made from settings.
     screen: a cheaper model to screen with (quantised, truncated, distilled, old); None: the model itself.
     micro_tokens: at most so many tokens pass through the model at a time, which bounds the memory; None: all at once.
-    accumulate: the gradients of this many steps are averaged into one move of the optimiser.
+    accumulate: the gradients of this many steps are averaged into one step of the optimizer.
     autocast: torch.bfloat16 for mixed precision; log-probabilities and the loss stay in 32 bits.
     group: the data-parallel processes, each with its part of the batch. They agree on the price, and their gradients
     are added up, so that all move as one process with the whole batch would; no process waits for one that kept
@@ -53,29 +54,24 @@ class KondoTrainer:
         accumulate: int = 1,
         autocast: torch.dtype | None = None,
         group: ProcessGroup | None = None,
+        **settings: Any,
     ) -> None:
         if autocast == torch.float16:
             raise ValueError("autocast: small gradients vanish in float16 without a scaler; use torch.bfloat16.")
         if accumulate < 1 or (micro_tokens is not None and micro_tokens < 1):
             raise ValueError("accumulate and micro_tokens must be >= 1.")
+        if gate is not None and settings:
+            raise ValueError(f"{', '.join(settings)}: the gate that is given has settings of its own.")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
-        self.gate = gate or KondoGate(
-            KondoGateConfig(
-                gate_rate=gate_rate if price is None else None,
-                price=price,
-                temperature=temperature,
-                hard=hard,
-                deterministic=deterministic,
-            ),
-            group,
-        )
+        rate = gate_rate if price is None else None
+        self.gate = gate or KondoGate(KondoGateConfig(rate, price, temperature, hard, deterministic, **settings), group)
         if self.gate.group is not group:
             raise ValueError("group: the gate and the trainer must have the same; KondoGate(config, group).")
         self.optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=lr)
         self.screener, self.micro_tokens, self.autocast, self.group = screen or model, micro_tokens, autocast, group
         self.accumulate = accumulate
-        self.taken = 0  # steps since the optimiser's turn
-        self.learned = False  # whether any of them kept anything
+        self.accumulated = 0  # steps since the optimizer's last
+        self.any_kept = False  # whether any of them kept anything, in any process
 
     def step(
         self,
@@ -92,7 +88,7 @@ class KondoTrainer:
         attention_mask: 1 on real tokens; padding may be on either side.
         action_mask: 1 where the model decided, such as on an answer but not on its prompt; None: on all real tokens.
         log_probs: log π of the actions under the *current* weights, where the rollout has them already; the screening
-        pass is then free. Where nothing is kept there is no backward pass and the optimiser does not move.
+        pass is then free. Where nothing is kept there is no backward pass and the optimizer takes no step.
 
         Returns loss, gate_rate, price, mean_delight, and how many rows and tokens were in the graph (backward_rows,
         backward_tokens); rows, tokens and delight are this process's own.
@@ -102,30 +98,16 @@ class KondoTrainer:
             if log_probs is None:
                 log_probs = packing.log_probs(self.screener, input_ids, actions, attention_mask, self.micro_tokens)
             result, weights = self.gate.decide(log_probs, advantages, decided)
-        if self.taken == 0:
+        if self.accumulated == 0:
             self.optimizer.zero_grad()
-            self.learned = False
-        self.taken += 1
-        self.learned |= bool(result.actual_gate_rate > 0)  # of the whole group: all its processes go on alike
-
-        scale = summed(torch.as_tensor(batch_size(log_probs, decided), device=weights.device), self.group)
+            self.any_kept = False
+        self.accumulated += 1
+        self.any_kept |= bool(result.actual_gate_rate > 0)  # of the whole group: all its processes go on alike
+        size = summed(torch.as_tensor(batch_size(log_probs, decided), device=weights.device), self.group)
         each = per_entry(advantages, log_probs)
-        loss, rows, tokens = torch.zeros((), device=weights.device), 0, 0
-        self.model.train()
-        for pack in packing.packs(weights != 0, attention_mask, self.micro_tokens):
-            with self._precision(input_ids):
-                kept = pack.log_probs(self.model, input_ids, actions, attention_mask)
-            part = gated_sum(kept, pack.take(each), pack.take(weights)) / scale
-            (part / self.accumulate).backward()
-            loss += part.detach()
-            rows += len(pack.rows)
-            tokens += kept.numel()
-        if self.taken == self.accumulate:
-            self.taken = 0
-            if self.learned:
-                if self.group is not None:
-                    sum_gradients(self.model.parameters(), self.group)
-                self.optimizer.step()
+        loss, rows, tokens = self._backward(input_ids, actions, attention_mask, each, weights, size)
+        if self.accumulated == self.accumulate:
+            self._step()
         return {
             "loss": summed(loss, self.group).item(),
             "gate_rate": result.actual_gate_rate.item(),
@@ -134,6 +116,36 @@ class KondoTrainer:
             "backward_rows": float(rows),
             "backward_tokens": float(tokens),
         }
+
+    def _backward(
+        self,
+        input_ids: Tensor,
+        actions: Tensor,
+        attention_mask: Tensor | None,
+        advantages: Tensor,
+        weights: Tensor,
+        size: Tensor,
+    ) -> tuple[Tensor, int, int]:
+        """Forward and backward on the rows that have weight, pack by pack: their loss, and how many rows and tokens."""
+        loss, rows, tokens = torch.zeros((), device=weights.device), 0, 0
+        self.model.train()
+        for pack in packing.packs(weights != 0, attention_mask, self.micro_tokens):
+            with self._precision(input_ids):
+                kept = pack.log_probs(self.model, input_ids, actions, attention_mask)
+            part = gated_sum(kept, pack.take(advantages), pack.take(weights)) / size
+            (part / self.accumulate).backward()
+            loss += part.detach()
+            rows += len(pack.rows)
+            tokens += kept.numel()
+        return loss, rows, tokens
+
+    def _step(self) -> None:
+        """The optimizer's step, on the gradients of the whole group; none where nothing was kept."""
+        self.accumulated = 0
+        if self.any_kept:
+            if self.group is not None:
+                sum_gradients(self.model.parameters(), self.group)
+            self.optimizer.step()
 
     def _precision(self, inputs: Tensor) -> torch.autocast:
         return torch.autocast(inputs.device.type, self.autocast, enabled=self.autocast is not None)

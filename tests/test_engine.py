@@ -45,10 +45,8 @@ def test_gathered_gradients_equal_those_of_the_masked_full_batch(gate):
     engine = trained(cell("dgk", gate), [0, 1, 2], steps=5)
     learner = engine.learner
     batch = engine.actor.act(engine.step)
-    remembered = learner.gate.history
-    learner.gated(batch, engine.step)
+    gradient = learner.gated_gradient(batch, learner.screening(batch, engine.step))
 
-    learner.gate.history = remembered
     log_policy = learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions)
     log_prob = taken(log_policy, batch.actions)
     advantage = batch.rewards - log_policy.detach().exp().square().sum(-1)
@@ -56,7 +54,7 @@ def test_gathered_gradients_equal_those_of_the_masked_full_batch(gate):
     weights = learner.gate.compute_gate(log_prob.detach(), advantage, pools=1, draw=draw).gate_weights
     masked = -(weights * advantage * log_prob).mean(dim=1).sum()
     expected = torch.autograd.grad(masked, list(learner.leaves.values()))
-    for ours, theirs in zip(learner.gradients, expected, strict=True):
+    for ours, theirs in zip(gradient.tensors, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-7, rtol=1e-5)
 
 
@@ -100,11 +98,11 @@ def test_a_seed_with_no_survivor_does_not_move_at_all():
     rested = 0
     for _ in range(40):
         before, spent = weights(engine), engine.ledger.counts["backward"].clone()
-        steps = engine.learner.moves.steps.clone()
+        steps = engine.learner.optimizer.steps.clone()
         engine.advance()
         moved = (weights(engine) != before).any(dim=1)
         assert torch.equal(moved, engine.ledger.counts["backward"] > spent)
-        assert torch.equal(engine.learner.moves.steps - steps, moved.float())
+        assert torch.equal(engine.learner.optimizer.steps - steps, moved.float())
         rested += int((~moved).sum())
     assert 0 < rested < 12 * 40
 

@@ -1,10 +1,19 @@
 import math
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
-from kondo import KondoGate, KondoGateConfig, delight, expected_confidence_baseline
-from kondo.gate import PRIORITIES
+from kondo import KondoGate, KondoGateConfig, delight, expected_confidence_baseline, pricing
+from kondo.gate import PRIORITIES, GateSettings
+from kondo.pricing import GateState
+from kondo.schema import ConfigError
+from tests.conftest import cell
 
 NAN, INF = math.nan, math.inf
 
@@ -267,3 +276,216 @@ def test_pools_starve_by_themselves():
     log_probs = torch.tensor([[-1.0, -2.0], [-3.0, -1.0]])
     kept = [gate.compute_gate(log_probs, torch.ones(2, 2), pools=1).keep.tolist() for _ in range(2)]
     assert kept == [[[False, False], [True, False]], [[False, True], [True, False]]]
+
+
+def test_a_batch_of_nothing_starves_nobody():
+    gate = KondoGate(KondoGateConfig(gate_rate=None, price=100.0, max_consecutive_drops=0))
+    assert gate.compute_gate(torch.zeros(0), torch.zeros(0)).keep.tolist() == []
+    assert gate.drops.tolist() == [0]
+
+
+# State
+
+
+STATES = {
+    "history": rate(0.3, history=12, warmup=5),
+    "drops": price(2.5, max_consecutive_drops=2),
+    "both": rate(0.2, history=9, max_consecutive_drops=1),
+}
+
+
+def batches(count: int, pools: int = 2) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Some of much delight, which price the later ones out of a history, and then some of little."""
+    return [(-torch.rand(pools, 5) * 2, torch.randn(pools, 5) + (3 if step < 3 else -1)) for step in range(count)]
+
+
+def decided(gate: KondoGate, given: list[tuple[torch.Tensor, torch.Tensor]]) -> list[list]:
+    return [gate.compute_gate(*batch, pools=1).gate_weights.tolist() for batch in given]
+
+
+def same_state(one: dict, other: dict) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_state_dict_takes_a_new_gate_to_where_the_old_one_was(name):
+    gate, given = KondoGate(STATES[name]), batches(10)
+    decided(gate, given[:4])
+    later = given[4:]
+    saved = {key: value.clone() for key, value in gate.state_dict().items()}
+    assert set(saved) == {"history": {"history"}, "drops": {"drops"}, "both": {"history", "drops"}}[name]
+    other, fresh = KondoGate(STATES[name]), KondoGate(STATES[name])
+    other.load_state_dict(saved)
+    went_on = decided(gate, later)
+    assert decided(other, later) == went_on
+    assert decided(fresh, later) != went_on
+    gate.load_state_dict(saved)  # and back in time
+    assert decided(gate, later) == went_on
+
+
+def test_a_gate_without_memory_has_an_empty_state_dict_which_empties_one_that_has():
+    gate = KondoGate(rate(0.3))
+    gate.compute_gate(*batches(1)[0])
+    assert gate.state_dict() == {}
+    used = KondoGate(STATES["both"])
+    decided(used, batches(3))
+    used.load_state_dict(gate.state_dict())
+    assert used.state_dict() == {}
+
+
+def test_a_gate_inside_a_model_is_saved_with_it():
+    model, copied = (torch.nn.ModuleDict({"gate": KondoGate(STATES["both"])}) for _ in range(2))
+    decided(model["gate"], batches(3))
+    copied.load_state_dict(model.state_dict())
+    assert set(model.state_dict()) == {"gate.history", "gate.drops"}
+    assert same_state(model.state_dict(), copied.state_dict())
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_asking_for_a_decision_changes_nothing_and_computing_the_gate_does(name):
+    gate = KondoGate(STATES[name])
+    moved = 0
+    for batch in batches(6):
+        before = {key: value.clone() for key, value in gate.state_dict().items()}
+        (asked, state), (again, _) = (gate.decision(*batch, pools=1) for _ in range(2))
+        assert same_state(gate.state_dict(), before)
+        made = gate.compute_gate(*batch, pools=1)
+        assert torch.equal(asked.gate_weights, made.gate_weights)
+        assert torch.equal(again.price, made.price)
+        after = {key: value for key, value in vars(state).items() if value is not None}
+        assert same_state(gate.state_dict(), after)
+        moved += not same_state(gate.state_dict(), before)
+    assert moved > 3
+
+
+def test_the_pure_steps_change_none_of_their_tensors():
+    settings = GateSettings(rate=0.4, mode="bernoulli", history=6, max_consecutive_drops=0)
+    chi, finite, exists = torch.randn(2, 4, 3), torch.rand(2, 4, 3) < 0.9, torch.rand(2, 4, 3) < 0.8
+    state = GateState(torch.randn(2, 6) + 9, torch.ones(2, 1, dtype=torch.long))
+    given = [chi, finite, exists, state.history, state.drops]
+    copies = [x.clone() for x in given]
+    units = pricing.units(chi, -chi, finite, exists, sequences=True).pooled(1)
+    output, after = pricing.decision(settings, units, state, torch.ones(2, 4))
+    assert all(torch.equal(a, b) for a, b in zip(given, copies, strict=True))
+    assert output.keep.sum(-1).tolist() == [1, 1]  # fed
+    assert after.drops.tolist() == [[0], [0]]
+    assert not torch.equal(after.history, state.history)
+
+
+def test_a_history_of_other_pools_is_refused():
+    gate = KondoGate(STATES["history"])
+    decided(gate, batches(1, pools=2))
+    with pytest.raises(ValueError, match=r"holds \(2,\) pools, the batch \(3,\)"):
+        decided(gate, batches(1, pools=3))
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 4, dtype=torch.bool)])
+def test_the_price_is_minus_infinity_where_fewer_than_k_units_can_be_bought(mask):
+    advantages = torch.tensor([[NAN, 1.0, NAN, NAN], [NAN, NAN, 2.0, NAN]])
+    decision = KondoGate(rate(0.5, unit="token")).compute_gate(-torch.ones(2, 4), advantages, mask=mask)
+    assert decision.price.item() == -INF
+    assert decision.keep.sum() == 2
+
+
+# Settings
+
+
+def test_kondo_gates_words_and_our_own_make_the_same_gate():
+    for words, settings in [
+        ({}, {"rate": 0.3}),
+        ({"gate_rate": 0.1, "deterministic": False}, {"rate": 0.1, "mode": "bernoulli"}),
+        ({"gate_rate": None, "price": 0.2, "hard": False}, {"price": 0.2, "mode": "soft"}),
+        ({"temperature": 0.5}, {"rate": 0.3, "temperature": 0.5}),
+        ({"unit": "token", "history": 4}, {"rate": 0.3, "unit": "token", "history": 4}),
+    ]:
+        assert KondoGate(KondoGateConfig(**words)).settings == KondoGate(GateSettings(**settings)).settings
+    with pytest.raises(ValueError, match=r"^rate must be in"):
+        KondoGate(GateSettings(rate=2.0))
+
+
+def test_a_rate_may_be_changed_between_batches():
+    gate = KondoGate(rate(0.2))
+    batch = -torch.rand(10), torch.rand(10)
+    assert gate.compute_gate(*batch).keep.sum() == 2
+    gate.config.gate_rate = 0.6
+    assert gate.compute_gate(*batch).keep.sum() == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rate": 0.1, "price": 0.0}, "exclude each other"),
+        ({"price": 0.0, "history": 3}, "price is fixed"),
+        ({"rate": 0.5, "warmup": 3}, "history too"),
+        ({"rate": 1.5}, r"\(0, 1\]"),
+        ({"price": NAN}, "a number"),
+        ({"rate": 0.5, "max_consecutive_drops": -1}, ">= 0|inf"),
+    ],
+)
+def test_the_config_and_the_python_api_refuse_the_same_settings(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        KondoGate(GateSettings(**settings))
+    with pytest.raises(ConfigError, match=words):
+        cell("dgk", settings)
+
+
+def test_the_config_file_has_every_setting_of_the_gate_with_its_default():
+    written = yaml.safe_load((Path(__file__).parents[1] / "conf" / "gate.yaml").read_text())["gate"]
+    assert written == asdict(GateSettings())
+
+
+NEW_SETTING = """
+import sys, types
+from pathlib import Path
+import kondo.pricing
+
+path = Path(kondo.pricing.__file__).with_name("gate.py")
+mark = "    history: int = knob(0, low=0)\\n"
+source = path.read_text()
+assert source.count(mark) == 1
+module = types.ModuleType("kondo.gate")
+module.__file__ = str(path)
+sys.modules["kondo.gate"] = module
+source = source.replace(mark, "    margin: float = knob(0.0, low=0)\\n" + mark)
+exec(compile(source, str(path), "exec"), module.__dict__)
+for name in [name for name in sys.modules if name.startswith("kondo.") and name != "kondo.gate"]:
+    del sys.modules[name]
+del sys.modules["kondo"]
+
+import torch
+from kondo import KondoGateConfig, KondoTrainer
+from kondo.cell import parse
+from kondo.engine import Engine
+from kondo.integrations.trl import KondoGRPOConfig
+
+print(KondoGateConfig(margin=2.0).settings().margin)
+print(KondoTrainer(torch.nn.Linear(1, 1), margin=2.0).gate.settings.margin)
+cell = parse({"task": {"name": "bandit"}, "method": {"name": "dgk"}, "gate": {"margin": 2.0}, "steps": 1})
+print(cell.plain()["gate"]["margin"])
+print(Engine(cell, [0]).learner.gate.settings.margin)
+cpu = {"output_dir": "out", "use_cpu": True, "bf16": False}
+print(KondoGRPOConfig(**cpu, use_kondo_gate=True, kondo_gate_margin=2.0).gate_settings().margin)
+for refused in (
+    lambda: KondoTrainer(torch.nn.Linear(1, 1), margin=-1.0),
+    lambda: parse(cell.plain() | {"gate": {"margin": -1.0}}),
+    lambda: KondoGRPOConfig(**cpu, use_kondo_gate=True, kondo_gate_margin=-1.0),
+):
+    try:
+        refused()
+    except ValueError as error:
+        print(str(error).split()[0])
+"""
+
+
+@pytest.mark.slow
+def test_a_setting_written_once_in_the_settings_class_reaches_the_config_the_engine_and_every_trainer(tmp_path):
+    """A field is added to the source; each way to make a gate must take it, and refuse it out of range by its name."""
+    script = tmp_path / "new_setting.py"
+    script.write_text(NEW_SETTING)
+    root = Path(__file__).parents[1]
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script], cwd=root, env=os.environ | {"PYTHONPATH": str(root)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2.0"] * 5 + ["margin", "gate.margin=-1.0:", "kondo_gate_margin"]

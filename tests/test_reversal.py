@@ -284,10 +284,8 @@ def test_gathered_gradients_equal_those_of_the_masked_full_batch(gate, friction)
     engine = trained(reversal("dgk", gate, friction=friction), [0, 1], steps=4)
     learner = engine.learner
     batch = engine.actor.act(engine.step)
-    remembered = learner.gate.history
-    learner.gated(batch, engine.step)
+    gradient = learner.gated_gradient(batch, learner.screening(batch, engine.step))
 
-    learner.gate.history = remembered
     log_prob = taken(learner.policy.log_policy(learner.leaves, batch.contexts.inputs, batch.actions), batch.actions)
     group = batch.rewards.view(2, 5, 4)
     advantage = (group - group.mean(-1, keepdim=True)).view(2, 20, 1).expand_as(log_prob)
@@ -297,7 +295,7 @@ def test_gathered_gradients_equal_those_of_the_masked_full_batch(gate, friction)
     weights = weights.view(2, 20, -1).expand_as(log_prob)
     masked = -(weights * advantage * log_prob).mean(dim=(1, 2)).sum()
     expected = torch.autograd.grad(masked, list(learner.leaves.values()))
-    for ours, theirs in zip(learner.gradients, expected, strict=True):
+    for ours, theirs in zip(gradient.tensors, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-4)
 
 
@@ -333,7 +331,7 @@ def test_a_sequence_s_delight_is_the_mean_over_its_tokens():
     seen = []
     plain = engine.learner.policy.log_policy
     object.__setattr__(engine.learner.policy, "log_policy", lambda p, x, a: seen.append((x, a)) or plain(p, x, a))
-    engine.learner.gated(batch, 0)
+    engine.learner.gated_gradient(batch, engine.learner.screening(batch, 0))
     ((inputs, actions),) = seen
     rows = kept.sort().values
     assert torch.equal(actions[0], batch.actions[0, rows])
@@ -462,7 +460,7 @@ def test_state_saved_and_loaded_goes_on_bit_for_bit(method):
     while second.step < 20:
         second.advance()
     assert torch.equal(straight.learner.flat, second.learner.flat)
-    costs = {"seconds_rollout", "seconds_screen", "seconds_backward", "seconds_optimiser"}
+    costs = {"seconds_rollout", "seconds_screen", "seconds_backward", "seconds_optimizer"}
     same = [
         [{k: v for k, v in row.items() if k not in costs} for row in each.evaluate()] for each in (straight, second)
     ]

@@ -73,7 +73,7 @@ def test_a_draft_learns_once_a_step_and_not_from_being_looked_at():
     engine = trained("draft", 3)
     draft = engine.learner.screen.draft
     assert draft is not None
-    assert draft.moves.steps.tolist() == [3, 3]
+    assert draft.optimizer.steps.tolist() == [3, 3]
     before = draft.flat.clone()
     engine.evaluate()
     assert torch.equal(draft.flat, before)

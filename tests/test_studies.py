@@ -28,7 +28,7 @@ IS = Rule("is_pg_uncapped", {}, None)
 
 
 def gate(price: float = 0.0, **settings) -> Rule:
-    return Rule("dgk", {}, KondoGateConfig(gate_rate=None, price=price, **settings))
+    return Rule("dgk", {}, KondoGateConfig(gate_rate=None, price=price, **settings).settings())
 
 
 def deviations(columns, exact: str, simulated: str) -> np.ndarray:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from kondo import KondoTrainer
-from kondo.gate import KondoGate, KondoGateConfig
+from kondo.gate import GateSettings, KondoGate, KondoGateConfig
 
 B, T, V = 16, 6, 11
 
@@ -94,6 +94,15 @@ def test_screens_in_evaluation_mode_and_updates_in_training_mode(batch):
     model = Model(dropout=0.5)
     KondoTrainer(model, gate_rate=0.25).step(ids, actions, advantages, mask)
     assert model.training_calls == [False, True]
+
+
+def test_any_setting_of_the_gate_is_one_of_the_trainers():
+    trainer = KondoTrainer(Model(), 0.2, unit="token", history=30, warmup=4, priority="surprisal")
+    assert trainer.gate.settings == GateSettings(rate=0.2, unit="token", history=30, warmup=4, priority="surprisal")
+    with pytest.raises(ValueError, match="unit: the gate that is given has settings of its own"):
+        KondoTrainer(Model(), gate=KondoGate(), unit="token")
+    with pytest.raises(TypeError, match="units"):
+        KondoTrainer(Model(), units="token")
 
 
 def test_the_loss_is_normalised_by_the_full_batch_not_by_what_was_kept():

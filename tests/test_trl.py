@@ -8,9 +8,11 @@ import warnings
 import pytest
 import torch
 from torch import multiprocessing
+from transformers import HfArgumentParser
 from trl import GRPOTrainer
 
 from docs.examples.grpo_reversal import trainer as build
+from kondo.gate import GateSettings
 from kondo.integrations.trl import KondoGRPOConfig, gather
 
 B, H, T, PAD = 12, 5, 4, 0
@@ -163,9 +165,31 @@ def test_settings_that_make_no_sense_are_refused(tmp_path):
         ({"kondo_gate_rate": 1.5}, r"\(0, 1\]"),
         ({"kondo_gate_temperature": -1.0}, ">= 0"),
         ({"kondo_gate_screen": "draft"}, "'rollout' and 'exact'"),
+        ({"kondo_gate_rate": 2.0}, "kondo_gate_rate must be in"),
+        ({"kondo_gate_priority": "joy"}, "kondo_gate_priority must be one of"),
+        ({"kondo_gate_alpha": 0.9}, "no effect with kondo_gate_priority=delight"),
     ]:
         with pytest.raises(ValueError, match=words):
             KondoGRPOConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, use_kondo_gate=True, **settings)
+
+
+def test_the_gates_other_settings_are_the_trainers_from_the_command_line_too(make, inputs, tmp_path):
+    words = f"--output_dir {tmp_path} --use_cpu --bf16 False --use_kondo_gate --kondo_gate_rate 0.25"
+    (parsed,) = HfArgumentParser(KondoGRPOConfig).parse_args_into_dataclasses(
+        [*words.split(), "--kondo_gate_priority", "additive", "--kondo_gate_alpha", "0.25"]
+    )
+    expected = GateSettings(
+        rate=0.25, priority="additive", alpha=0.25, unit="sequence", history=512, warmup=32, max_consecutive_drops=16
+    )
+    assert parsed.gate_settings() == expected
+
+    settings = {"kondo_gate_rate": 1 / B, "kondo_gate_history_size": 0, "kondo_gate_priority": "surprisal"}
+    trainer = make(use_kondo_gate=True, **settings)
+    inputs["old_per_token_logps"] = torch.full((B, T), -1.0)
+    inputs["old_per_token_logps"][7] = -2.0
+    inputs["advantages"][7] = -3.0  # by delight the last to be kept
+    rows = trainer._screened(inputs)
+    assert rows.tolist() == [7]
 
 
 def test_grpo_with_the_gate_learns_to_write_backwards(make):

@@ -7,7 +7,7 @@ The switches have the names and the meanings that open-instruct gave them. Each 
 the completions that are worth it are gathered, cut to the longest of them, and only they are passed to GRPO's own loss,
 which is scaled back to the whole micro-batch: multiplying the others by zero would have the same gradient and save
 nothing. A micro-batch of which nothing is kept has no graph at all, and a step of such micro-batches moves neither the
-weights nor the optimiser.
+weights nor the optimizer.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, make_dataclass
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor, distributed, nn
 from trl import GRPOConfig, GRPOTrainer
 
-from kondo.gate import KondoGate, KondoGateConfig, per_entry
+from kondo.gate import GateSettings, KondoGate, check, per_entry
 from kondo.parallel import summed
 from kondo.signals import delight
 
@@ -36,8 +36,31 @@ def _help(text: str) -> dict[str, str]:
     return {"help": text}
 
 
+SPELLED = {
+    "rate": "kondo_gate_rate",
+    "price": "kondo_gate_price",
+    "mode": "kondo_gate_temperature",
+    "temperature": "kondo_gate_temperature",
+    "unit": "completions",
+    "history": "kondo_gate_history_size",
+    "warmup": "kondo_gate_warmup",
+    "max_consecutive_drops": "max_consecutive_drops",
+}
+"""The gate's settings that open-instruct has a name and a default for, or GRPO no choice."""
+OTHERS = {each.name: f"kondo_gate_{each.name}" for each in fields(GateSettings) if each.name not in SPELLED}
+"""The others: what is new in GateSettings is a field of KondoGRPOConfig too."""
+_TYPES = get_type_hints(GateSettings)
+_Others: Any = make_dataclass(
+    "_Others",
+    [
+        (spelled, _TYPES[name], field(default=getattr(GateSettings, name), metadata=_help(f"The gate's {name}.")))
+        for name, spelled in OTHERS.items()
+    ],
+)
+
+
 @dataclass
-class KondoGRPOConfig(GRPOConfig):
+class KondoGRPOConfig(GRPOConfig, _Others):
     """GRPO's settings, and the gate's."""
 
     use_delight: bool = field(
@@ -77,29 +100,29 @@ class KondoGRPOConfig(GRPOConfig):
         super().__post_init__()
         if self.kondo_gate_screen not in ("rollout", "exact"):
             raise ValueError(f"kondo_gate_screen={self.kondo_gate_screen!r}: allowed are 'rollout' and 'exact'.")
-        self.gate_config()
+        self.gate_settings()
 
-    def gate_config(self) -> KondoGateConfig | None:
+    def gate_settings(self) -> GateSettings | None:
         """The gate's own settings; None without a gate."""
         if not self.use_kondo_gate:
             return None
-        priced = self.kondo_gate_price is not None
-        if priced and self.kondo_gate_rate != 1.0:
-            raise ValueError("kondo_gate_rate and kondo_gate_price exclude each other: a rate sets its own price.")
         if self.kondo_gate_temperature < 0:
             raise ValueError("kondo_gate_temperature must be >= 0.")
-        config = KondoGateConfig(
-            gate_rate=None if priced else self.kondo_gate_rate,
+        priced = self.kondo_gate_price is not None
+        history = 0 if priced else self.kondo_gate_history_size
+        settings = GateSettings(
+            rate=None if priced and self.kondo_gate_rate == 1 else self.kondo_gate_rate,
             price=self.kondo_gate_price,
-            temperature=self.kondo_gate_temperature or 0.1,
-            deterministic=self.kondo_gate_temperature == 0,
+            mode="bernoulli" if self.kondo_gate_temperature else "hard",
+            temperature=self.kondo_gate_temperature or GateSettings.temperature,
             unit="sequence",
-            history=0 if priced else self.kondo_gate_history_size,
-            warmup=self.kondo_gate_warmup if self.kondo_gate_history_size and not priced else 0,
+            history=history,
+            warmup=self.kondo_gate_warmup if history else 0,
             max_consecutive_drops=self.max_consecutive_drops,
+            **{name: getattr(self, spelled) for name, spelled in OTHERS.items()},
         )
-        KondoGate(config)  # refuses what makes no sense
-        return config
+        check(settings, (SPELLED | OTHERS).__getitem__, strict=True)
+        return settings
 
 
 class KondoGRPOTrainer(GRPOTrainer):
@@ -117,11 +140,11 @@ class KondoGRPOTrainer(GRPOTrainer):
         super().__init__(*args, **kwargs)
         if not isinstance(self.args, KondoGRPOConfig):
             raise TypeError("args must be a KondoGRPOConfig.")
-        config = self.args.gate_config()
-        if config is not None and (self._entropy_bonus_enabled or self.aux_loss_enabled):
+        settings = self.args.gate_settings()
+        if settings is not None and (self._entropy_bonus_enabled or self.aux_loss_enabled):
             raise ValueError("an entropy bonus or a router's loss is over all rows, and the gate passes only some.")
         self.group = distributed.group.WORLD if self.accelerator.num_processes > 1 else None
-        self.gate = None if config is None else KondoGate(config, self.group)
+        self.gate = None if settings is None else KondoGate(settings, self.group)
         self._weighed: dict[str, Any] | None = None  # inputs whose advantages wait for their surprisal
         self._pending = False  # whether gradients of this accumulation window wait for the others'
         self._update: dict[str, float] = {}  # of this micro-batch: when its update began, its tokens, its screen's time

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from kondo.baselines import BASELINES
-from kondo.gate import PRIORITIES, KondoGate, KondoGateConfig
+from kondo.gate import PRIORITIES, GateSettings, KondoGate
 from kondo.objectives import METHODS, needs
 from kondo.schema import knob, register
 from kondo.streams import Streams
@@ -44,7 +44,7 @@ class Rule:
 
     method: str
     options: Mapping[str, Any]
-    gate: KondoGateConfig | None
+    gate: GateSettings | None
 
     @torch.no_grad()
     def __call__(
@@ -54,10 +54,10 @@ class Rule:
         keep, weight = torch.ones_like(log_prob), torch.ones_like(log_prob)
         if self.gate is not None:
             decision = KondoGate(self.gate).compute_gate(log_prob, advantage, pools=log_prob.dim() - 1)
-            if not self.gate.hard:
+            if self.gate.mode == "soft":
                 weight = decision.gate_weights
             else:
-                keep = decision.gate_weights if self.gate.deterministic else decision.gate_probs
+                keep = decision.gate_weights if self.gate.mode == "hard" else decision.gate_probs
         quantities = {
             "advantage": advantage,
             "delight": -advantage * log_prob,

@@ -79,7 +79,7 @@ class Gambling(Study):
 
     def _opened(self, rule: Rule, std: Tensor) -> Tensor:
         """P(G = 1 | bad) at the start; a method without a hard gate lets everything in."""
-        if rule.gate is None or not (rule.gate.hard and rule.gate.deterministic):
+        if rule.gate is None or rule.gate.mode != "hard":
             return torch.ones_like(std)
         return false_positive(std, self.start, (rule.gate.price or 0.0) / -math.log1p(-self.start))
 

@@ -1,0 +1,192 @@
+"""Entries → units → price → weights: what the gate computes, as functions of tensors that change nothing.
+
+Units are priced pool by pool: a tensor of units is [pools, n], one of prices [pools, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from kondo.gate import GateSettings
+
+
+@dataclass(frozen=True)
+class GateState:
+    """What a gate remembers from batch to batch; None: nothing yet."""
+
+    history: Tensor | None = None
+    """Past priorities, the latest last; −∞ for what could not be bought. [pools, ≤ history]"""
+    drops: Tensor | None = None
+    """Batches in a row that had something to teach and kept nothing. [pools, 1]"""
+
+
+@dataclass
+class KondoGateOutput:
+    """What the gate decided, and on what grounds."""
+
+    gate_weights: Tensor
+    """G: the weight of each unit, 0 where it is skipped."""
+    gate_probs: Tensor
+    """σ((χ − λ)/η) of each unit."""
+    delight: Tensor
+    """χ of each unit."""
+    price: Tensor
+    """λ as used: for a rate, the lowest priority that was bought (−∞ when the gate stands open). One per pool."""
+    actual_gate_rate: Tensor
+    """The share of units kept (soft mode: the mean weight)."""
+    gated_policy_loss: Tensor | None = None
+    """Scalar, ready for `.backward()`; from `KondoGate.forward` only."""
+    action_log_probs: Tensor | None = None
+    """log π of the actions; from `KondoGate.forward` and `KondoGate.screen`."""
+
+    @property
+    def keep(self) -> Tensor:
+        """The units that are worth a backward pass, as a boolean mask."""
+        return self.gate_weights != 0
+
+
+@dataclass(frozen=True)
+class Units:
+    """What is bought or skipped as a whole: samples, tokens or sequences."""
+
+    delight: Tensor
+    """χ"""
+    priority: Tensor
+    """What the units are ranked by."""
+    finite: Tensor
+    """Whether a unit's gradient would be finite."""
+    exists: Tensor | None = None
+    """Which of them are there at all; None: every one."""
+
+    def pooled(self, pools: int) -> Units:
+        """The same units with all axes after the pools made one. → [pools, n]"""
+        own = [self.delight, self.priority, self.finite, *([] if self.exists is None else [self.exists])]
+        return Units(*(x.reshape(*x.shape[:pools], -1) for x in own))
+
+    def valid(self) -> Tensor:
+        """The units that exist and have a finite gradient: the others are never bought, nor part of a quantile."""
+        return self.finite if self.exists is None else self.finite & self.exists
+
+    def able(self) -> Tensor:
+        """The valid units of pools in which any delight is not zero: in the others there is nothing to learn."""
+        valid = self.valid()
+        return valid & (valid & (self.delight != 0)).any(-1, keepdim=True)
+
+    def count(self) -> Tensor | int:
+        """n: how many units exist, as one number, or where that depends on the pool, [pools, 1]."""
+        return self.finite.shape[-1] if self.exists is None else self.exists.sum(-1, keepdim=True)
+
+
+def units(delight: Tensor, priority: Tensor, finite: Tensor, exists: Tensor | None, *, sequences: bool) -> Units:
+    """Each entry by itself; or each sequence, the last axis, by the mean over its T entries that exist,
+    χ̄ = (1/T) Σ_t χ_t, finite if they all are. [..., T] → [...]"""
+    if not sequences:
+        return Units(delight, priority, finite, exists)
+    if exists is None:
+        return Units(delight.mean(-1), priority.mean(-1), finite.all(-1))
+    count = exists.sum(-1).clamp(min=1)
+    chi, rank = (torch.where(exists, x, 0.0).sum(-1) / count for x in (delight, priority))
+    return Units(chi, rank, (finite | ~exists).all(-1), exists.any(-1))
+
+
+def window(units: Units, history: Tensor | None = None) -> Tensor:
+    """The priorities that a quantile looks at: the history's, then the batch's; −∞ for what cannot be bought."""
+    batch = torch.where(units.valid(), units.priority, -torch.inf)
+    if history is None:
+        return batch
+    if history.shape[:-1] != batch.shape[:-1]:
+        raise ValueError(
+            f"the gate's history holds {tuple(history.shape[:-1])} pools, the batch {tuple(batch.shape[:-1])}."
+        )
+    return torch.cat([history.to(batch.device), batch], dim=-1)
+
+
+def price(window: Tensor, count: Tensor | int, settings: GateSettings) -> Tensor:
+    """λ: fixed; or the (1 − ρ)-quantile of the window, its k-th highest priority, k = max(1, ⌊ρm⌋).
+
+    m is the number of units, or with a history the number of priorities in the window. The gate stands open, λ = −∞, at
+    ρ = 1, until the warm-up is over, and where fewer than k units can be bought.
+    """
+    if settings.rate is None or settings.rate == 1 or window.shape[-1] == 0:
+        fixed = -torch.inf if settings.price is None else settings.price
+        return torch.full((*window.shape[:-1], 1), fixed).to(window)
+    if not settings.history:
+        return kth_highest(window, share(settings.rate, count))
+    seen = window.isfinite().sum(-1, keepdim=True)
+    quantile = kth_highest(window, share(settings.rate, seen))
+    return torch.where(seen < settings.warmup, -torch.inf, quantile)
+
+
+def weights(units: Units, price: Tensor, settings: GateSettings, coin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """G and p = σ((χ − λ)/η): soft, G = p; bernoulli, G = 1{coin < p}; hard, G = 1{χ > λ}, χ being the priority.
+
+    Where a rate's units tie at its price, the first of them are kept, as many as make k = max(1, ⌊ρn⌋) in all.
+    """
+    able = units.able()
+    probs = torch.where(able, torch.sigmoid((units.priority - price) / settings.temperature), 0.0)
+    if settings.mode == "soft":
+        return probs, probs
+    if settings.mode == "bernoulli":
+        assert coin is not None
+        return (coin < probs).to(probs.dtype), probs
+    above, ties = able & (units.priority > price), able & (units.priority == price)
+    quota = 0 if settings.rate is None else share(settings.rate, units.count())
+    kept = above | (ties & (ties.cumsum(-1) <= quota - above.sum(-1, keepdim=True)))
+    return kept.to(probs.dtype), probs
+
+
+def fed(units: Units, weights: Tensor, drops: Tensor | None, most: int) -> tuple[Tensor, Tensor]:
+    """G, where a pool that kept nothing of more than `most` batches in a row gets its best unit; and how many that are
+    by now. A batch without anything to teach does not count. → [pools, n], [pools, 1]"""
+    able = units.able()
+    teaches, empty = able.any(-1, keepdim=True), ~weights.any(-1, keepdim=True)
+    before = torch.zeros_like(teaches, dtype=torch.long) if drops is None else drops.to(teaches.device)
+    if weights.shape[-1] == 0:
+        return weights, before
+    after = torch.where(teaches, (before + 1) * empty, before)
+    starved = teaches & (after > most)
+    best = torch.where(able, units.priority, -torch.inf).argmax(-1, keepdim=True)
+    only_best = torch.zeros_like(weights).scatter(-1, best, 1.0)
+    return torch.where(starved, only_best, weights), torch.where(starved, 0, after)
+
+
+def decision(
+    settings: GateSettings, units: Units, state: GateState, coin: Tensor | None = None
+) -> tuple[KondoGateOutput, GateState]:
+    """What to keep of the units, and the state to go on from.
+
+    coin: uniform numbers, one per unit, for the Bernoulli mode.
+    """
+    seen = window(units, state.history if settings.history else None)
+    cost = price(seen, units.count(), settings)
+    kept, probs = weights(units, cost, settings, coin)
+    drops = None
+    if settings.max_consecutive_drops is not None:
+        kept, drops = fed(units, kept, state.drops, settings.max_consecutive_drops)
+    count = units.count()
+    rate = kept.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
+    history = seen[..., -settings.history :].clone() if settings.history else None
+    return KondoGateOutput(kept, probs, units.delight, cost.squeeze(-1), rate), GateState(history, drops)
+
+
+@overload
+def share(rate: float, count: int) -> int: ...
+@overload
+def share(rate: float, count: Tensor) -> Tensor: ...
+def share(rate: float, count: Tensor | int) -> Tensor | int:
+    """k = max(1, ⌊ρn⌋), proof against ρn being a rounding error below a whole number."""
+    if isinstance(count, int):
+        return max(1, int(rate * count + 1e-9))
+    return (rate * count.double() + 1e-9).floor().clamp(min=1).long()
+
+
+def kth_highest(values: Tensor, k: Tensor | int) -> Tensor:
+    """[pools, m], one k or [pools, 1] → [pools, 1]"""
+    if isinstance(k, int):
+        return values.topk(k, dim=-1).values[..., -1:]
+    return values.sort(dim=-1, descending=True).values.gather(-1, k - 1)
