@@ -1,24 +1,27 @@
 """A seed-stacked decoder-only transformer: a prompt in, an answer out, token by token.
 
-Whether sampled from a cache or passed through at once with the answers given, what prompts and answers begin with in
-common goes through the model once. Letters in shapes: P prompts, G answers to each, B = P·G rows, H tokens per prompt,
-T per answer; n nodes of the tree of prompts and answers.
+Answers to the same prompt share its keys and values, whether they are sampled or given. Letters in shapes: S seeds,
+P prompts, G answers to each, B = P·G rows, H tokens per prompt, T per answer, M the vocabulary, d the width, h heads of
+e = d/h numbers.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding, layer_norm
+from torch.nn.functional import embedding, layer_norm, scaled_dot_product_attention
 
+from kondo import kernels
+from kondo.kernels import decoder
 from kondo.policies import Parameters, Shapes, views
 from kondo.streams import Streams, sample_index
-from kondo.tree import Tree, attend
+
+Cache = list[tuple[Tensor, Tensor]]
+"""Keys and values of the tokens so far, by layer; each [S·R, h, tokens, e] for R rows per seed."""
 
 
 @dataclass(frozen=True)
@@ -67,83 +70,65 @@ class Transformer:
     def sample(
         self, parameters: Parameters, inputs: Tensor, streams: Streams, step: int, stream: str = "action"
     ) -> tuple[Tensor, Tensor]:
-        """G answers to each prompt, [S, P, H] → [S, P·G, T], and what they were drawn from, [S, P·G, T, M].
-
-        The prompts go through the model at once, then the answers token by token; what was computed is remembered.
-        """
-        weights, rows = self._weights(parameters), inputs.shape[1] * self.samples
-        draws = streams.uniform(stream, step, (rows, self.answer))
-        actions = draws.new_empty(draws.shape, dtype=torch.long)
-        log_policy = draws.new_empty(*draws.shape, self.vocab)
-        tree = Tree(self.vocab, self.prompt + self.answer - 1)
-        tree.grow(inputs)
-        most = tree.nodes + rows * (self.answer - 1)
-        memory = [draws.new_empty(len(inputs), most, 3 * self.width) for _ in range(self.layers)]
-        nodes = self._pass(parameters, weights, tree, memory)
-        tree.repeat(self.samples)
+        """G answers to each prompt, and what they were drawn from. [S, P, H] → [S, B, T], [S, B, T, M]"""
+        draws = streams.uniform(stream, step, (inputs.shape[1] * self.samples, self.answer))
+        if kernels.enabled(parameters["embedding"]):
+            return decoder.sample(self, parameters, inputs, draws)
+        log_policy, cache = self._read(parameters, inputs, self.samples)  # [S, B, 1, M]
+        actions: list[Tensor] = []
+        log_policies: list[Tensor] = []
         for t in range(self.answer):
-            log_policy[:, :, t] = _by_row(nodes, tree.at[..., -1])
-            actions[:, :, t] = sample_index(log_policy[:, :, t].exp(), draws[:, :, t])
-            if t < self.answer - 1:
-                tree.grow(actions[:, :, t : t + 1])
-                nodes = self._pass(parameters, weights, tree, memory)
-        return actions, log_policy
+            if t > 0:
+                log_policy, cache = self._forward(parameters, actions[-1], cache)
+            log_policies.append(log_policy)
+            actions.append(sample_index(log_policy.exp(), draws[:, :, t : t + 1]))
+        return torch.cat(actions, dim=2), torch.cat(log_policies, dim=2)
 
     def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor) -> Tensor:
-        """log π of every token of given answers, [S, P, H] and [S, P·G, T] → [S, P·G, T, M]; G = B / P.
+        """log π of every token of given answers. [S, P, H], [S, B, T] → [S, B, T, M]; G = B/P"""
+        if kernels.enabled(parameters["embedding"]):
+            return decoder.log_policy(self, parameters, inputs, actions)
+        first, cache = self._read(parameters, inputs, actions.shape[1] // inputs.shape[1])
+        rest, _ = self._forward(parameters, actions[..., :-1], cache)
+        return torch.cat([first, rest], dim=2)
 
-        In a graph answers share their prompt alone, so that the time of a backward pass tells what it would be where
-        answers are seldom alike: with two letters they often are, and what a gate saves would seem less.
+    def _read(self, parameters: Parameters, prompts: Tensor, group: int) -> tuple[Tensor, Cache]:
+        """Pass every prompt once; for each of its G answers log π of the first token, and the prompt's cache.
+
+        [S, P, H] → [S, P·G, 1, M], cache of P·G rows
         """
-        asked = inputs.repeat_interleave(actions.shape[1] // inputs.shape[1], dim=1)
-        apart = self.prompt if torch.is_grad_enabled() else None
-        tree = Tree(self.vocab, self.prompt + self.answer - 1, apart)
-        tree.grow(torch.cat([asked, actions[..., :-1]], dim=-1))
-        nodes = self._pass(parameters, self._weights(parameters), tree)
-        before = itertools.accumulate(tree.sizes[self.prompt - 1 : -1], initial=0)
-        at = tree.at[..., self.prompt - 1 :] + torch.tensor(list(before), device=tree.at.device)  # [S, B, T]
-        return _by_row(nodes, at.flatten(1)).view(*at.shape, self.vocab)
+        log_policy, cache = self._forward(parameters, prompts)
+        cache = [(key.repeat_interleave(group, dim=0), value.repeat_interleave(group, dim=0)) for key, value in cache]
+        return log_policy[:, :, -1:].repeat_interleave(group, dim=1), cache
 
-    def _pass(
-        self, parameters: Parameters, weights: Parameters, tree: Tree, memory: list[Tensor] | None = None
-    ) -> Tensor:
-        """log π after the nodes that grew last and that an answer goes on from; memory: what older nodes left there,
-        by layer. [S, n, M]"""
-        first, path, seen = tree.first, tree.path, tree.seen
-        x = self._embed(parameters, tree.tokens, seen - 1)
+    def _forward(self, parameters: Parameters, tokens: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
+        """Pass n more tokens of every row: log π after each, and the cache with them added. [S, R, n] → [S, R, n, M]"""
+        seeds, rows, n = tokens.shape
+        past = 0 if cache is None else cache[0][0].shape[2]
+        visible = torch.ones(n, past + n, dtype=torch.bool, device=tokens.device).tril(past)  # causal
+        x = self._embed(parameters, tokens, past).flatten(1, 2)  # [S, R·n, d]
+        split = seeds * rows, n, 3, self.heads, self.width // self.heads
+        grown: Cache = []
         for i in range(self.layers):
-            qkv = torch.bmm(layer_norm(x, x.shape[-1:]), weights[f"qkv_{i}"])
-            if memory is not None:
-                memory[i][:, tree.first : tree.nodes] = qkv
-                qkv = memory[i]
-            if i == self.layers - 1:  # of a prompt only the last token goes on
-                begun = sum(tree.sizes[: max(0, self.prompt - 1 - (tree.places - len(tree.sizes)))])
-                x, path, seen, first = x[:, begun:], path[:, begun:].contiguous(), seen[begun:], first + begun
-            x = torch.baddbmm(x, attend(qkv, self.heads, first, path, seen), weights[f"out_{i}"])
-            hidden = torch.bmm(layer_norm(x, x.shape[-1:]), weights[f"up_{i}"]).relu()
-            x = torch.baddbmm(x, hidden, weights[f"down_{i}"])
-        logits = torch.bmm(x, parameters["unembedding"])
-        return logits - logits.logsumexp(dim=-1, keepdim=True)
+            qkv = torch.bmm(_norm(x, parameters[f"attention_scale_{i}"]), parameters[f"qkv_{i}"])
+            query, key, value = qkv.view(split).permute(2, 0, 3, 1, 4)  # [S·R, h, n, e]
+            if cache is not None:
+                key, value = torch.cat([cache[i][0], key], dim=2), torch.cat([cache[i][1], value], dim=2)
+            grown.append((key, value))
+            found = scaled_dot_product_attention(query, key, value, attn_mask=visible)
+            x = torch.baddbmm(x, found.transpose(1, 2).reshape(x.shape), parameters[f"out_{i}"])
+            hidden = torch.bmm(_norm(x, parameters[f"ff_scale_{i}"]), parameters[f"up_{i}"]).relu()
+            x = torch.baddbmm(x, hidden, parameters[f"down_{i}"])
+        logits = torch.bmm(x, parameters["unembedding"]).view(seeds, rows, n, self.vocab)
+        return logits - logits.logsumexp(dim=-1, keepdim=True), grown
 
-    def _weights(self, parameters: Parameters) -> Parameters:
-        """The matrices of the layers, with what multiplies their input folded in: the scale of the norm before them,
-        and for queries attention's 1/√e."""
-        query = parameters["out_0"].new_ones(3 * self.width)
-        query[: self.width] = (self.width // self.heads) ** -0.5
-        weights = {}
-        for i in range(self.layers):
-            weights[f"qkv_{i}"] = parameters[f"qkv_{i}"] * (parameters[f"attention_scale_{i}"] * query)
-            weights[f"up_{i}"] = parameters[f"up_{i}"] * parameters[f"ff_scale_{i}"]
-            weights |= {name: parameters[name] for name in (f"out_{i}", f"down_{i}")}
-        return weights
-
-    def _embed(self, parameters: Parameters, tokens: Tensor, places: Tensor) -> Tensor:
-        """[S, n] tokens, each column of them at a place, [n] → [S, n, d]"""
-        offset = torch.arange(len(tokens), device=tokens.device).unsqueeze(-1) * self.vocab
+    def _embed(self, parameters: Parameters, tokens: Tensor, place: int) -> Tensor:
+        """Tokens at the places from `place` on. [S, R, n] → [S, R, n, d]"""
+        offset = torch.arange(len(tokens), device=tokens.device).view(-1, 1, 1) * self.vocab
         embedded = embedding(tokens + offset, parameters["embedding"].flatten(0, 1))
-        return embedded + parameters["position"].index_select(1, places)
+        return embedded + parameters["position"][:, None, place : place + tokens.shape[2]]
 
 
-def _by_row(nodes: Tensor, at: Tensor) -> Tensor:
-    """[S, n, M], [S, B] → [S, B, M]"""
-    return nodes.gather(1, at.unsqueeze(-1).expand(-1, -1, nodes.shape[-1]))
+def _norm(x: Tensor, scale: Tensor) -> Tensor:
+    """[S, R·n, d], [S, d, 1] → [S, R·n, d]"""
+    return layer_norm(x, x.shape[-1:]) * scale.mT

@@ -1,6 +1,5 @@
 """MNIST as a contextual bandit, on scikit-learn's digits: task, screens and probes."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from kondo.cell import parse
 from kondo.engine import Engine
 from kondo.policies import views
 from kondo.probes import weighted_quantile
-from kondo.rows import Rows, kernels
 from kondo.screens import int8
 from kondo.signals import taken
 from tests.conftest import trained
@@ -24,51 +22,6 @@ def digits(method="dgk", gate=None, **changes):
     task = DIGITS | changes.pop("task", {})
     plain = {"task": task, "method": {"name": method}, "gate": gate, "steps": 30, "evals": 5}
     return parse(plain | {"optimizer": {"name": "adam", "lr": 0.003}} | changes)
-
-
-# The first layer
-
-
-def sparse(rows=40, columns=30):
-    """A table of which a fifth is not zero, one row and one column wholly zero, one row full."""
-    generator = np.random.default_rng(0)
-    table = generator.integers(1, 256, (rows, columns)) * (generator.random((rows, columns)) < 0.2)
-    table[3], table[:, 7], table[5] = 0, 0, 255
-    return Rows(torch.from_numpy(table.astype(np.uint8)), 1 / 255)
-
-
-@pytest.mark.parametrize("width", [1, 7, 16, 100])
-def test_skipping_zeros_changes_neither_the_layer_nor_its_gradient(width):
-    rows = sparse()
-    assert rows.entries, "numba is missing"
-    generator = torch.Generator().manual_seed(width)
-    index = torch.randint(40, (3, 25), generator=generator)
-    index[:, :3] = torch.tensor([3, 5, 5])
-    weight, bias = torch.randn(3, 30, width, generator=generator), torch.randn(3, 1, width, generator=generator)
-    up = torch.randn(3, 25, width, generator=generator)
-    leaves = [x.clone().requires_grad_() for x in (weight, bias)]
-    out = rows.linear(index, *leaves)
-    expected = (rows.table[index].double() / 255) @ weight.double() + bias.double()
-    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
-    gradients = torch.autograd.grad(out, leaves, up)
-    torch.testing.assert_close(gradients[0], (rows.dense(index).mT @ up), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(gradients[1], up.sum(1, keepdim=True))
-    alone = rows.linear(index[1:2], weight[1:2], bias[1:2])
-    assert torch.equal(alone[0], out[1])  # a seed does not feel its block
-
-
-def test_where_zeros_cannot_be_skipped_the_layer_is_a_matmul(monkeypatch):
-    rows, index = sparse(), torch.arange(40).view(2, 20)
-    weight, bias = torch.randn(2, 30, 5), torch.randn(2, 1, 5)
-    skipping = rows.linear(index, weight, bias)
-    torch.testing.assert_close(rows.linear(index, weight.double(), bias.double()).float(), skipping)
-    assert not Rows(torch.ones(4, 4, dtype=torch.uint8), 1.0).entries
-    monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
-    kernels.cache_clear()
-    plain = Rows(rows.table, rows.scale)
-    kernels.cache_clear()
-    assert not plain.entries
-    torch.testing.assert_close(plain.linear(index, weight, bias), skipping)
 
 
 # The task

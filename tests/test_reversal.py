@@ -2,14 +2,13 @@
 
 import itertools
 import math
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
 
 from experiments.compose import single
-from kondo import transformer, tree
+from kondo import kernels
 from kondo.cell import gated, parse
 from kondo.engine import Engine
 from kondo.frictions import ActorBugs, RareDiscovery, RewardCorruption
@@ -21,7 +20,6 @@ from kondo.streams import Streams
 from kondo.tasks import Contexts
 from kondo.tasks.reversal import Reversal
 from kondo.transformer import Transformer
-from kondo.tree import Tree, attend
 from tests.conftest import trained
 
 SMALL = {"name": "reversal", "length": 4, "prompts": 5, "samples": 4, "layers": 2, "width": 16, "heads": 2, "ff": 32}
@@ -62,9 +60,10 @@ def written_out(policy, parameters, seed, prompt, answer):
     return (x[len(prompt) - 1 :] @ p["unembedding"]).log_softmax(-1)
 
 
-@pytest.fixture
-def model():
+@pytest.fixture(params=["on", "off"], ids=["kernels", "plain"])
+def model(request, monkeypatch):
     """A policy of three seeds away from its symmetric start, with prompts, samples and what they were drawn from."""
+    monkeypatch.setenv(kernels.SWITCH, request.param)
     policy, streams = Transformer(vocab=5, prompt=6, answer=6, samples=3, width=16, heads=2, ff=32), Streams([3, 0, 8])
     flat = policy.init(streams)
     flat += 0.1 * torch.randn_like(flat)
@@ -97,102 +96,6 @@ def test_answers_that_share_a_prompt_are_treated_as_if_each_had_its_own(model):
         gradients.append(torch.autograd.grad((log_prob * log_prob.detach()).sum(), list(leaves.values())))
     for shared, own in zip(*gradients, strict=True):
         torch.testing.assert_close(shared, own, atol=1e-4, rtol=1e-4)
-
-
-def beginnings(sequences):
-    """How many there are of each length."""
-    return [len({tuple(row[: n + 1]) for row in sequences.tolist()}) for n in range(sequences.shape[-1])]
-
-
-@pytest.mark.parametrize("vocab", [2, 5])
-def test_a_tree_has_a_node_for_every_beginning_and_the_way_there(vocab):
-    generator = torch.Generator().manual_seed(vocab)
-    sequences = torch.randint(vocab, (3, 40, 7), generator=generator)
-    sequences[1, 10:] = sequences[1, 3]  # one seed has far fewer nodes
-    tree = Tree(vocab, 7)
-    tree.grow(sequences[:, ::2, :4].contiguous())
-    tree.repeat(2)
-    sequences[:, 1::2, :4] = sequences[:, ::2, :4]
-    counts = [beginnings(each) for each in sequences]
-    assert tree.sizes == [max(each) for each in zip(*counts, strict=True)][:4]
-    first, tokens = tree.nodes, [tree.tokens]
-    tree.grow(sequences[..., 4:])
-    tokens = torch.cat([*tokens, tree.tokens], dim=1)
-    assert tree.sizes == [max(each) for each in zip(*counts, strict=True)][4:]
-    assert (tree.first, tree.nodes, tree.places) == (first, first + sum(tree.sizes), 7)
-    start = [sum(tree.sizes[:i]) for i in range(3)]
-    assert tree.seen.tolist() == [5] * tree.sizes[0] + [6] * tree.sizes[1] + [7] * tree.sizes[2]
-    for seed in range(3):
-        for row in range(40):
-            for k in range(3):
-                way = tree.path[seed, start[k] + tree.at[seed, row, k], : 5 + k]
-                assert torch.equal(tokens[seed, way], sequences[seed, row, : 5 + k])
-
-
-@pytest.mark.parametrize("token", [-1, 3])
-def test_a_token_outside_the_vocabulary_is_refused(token):
-    with pytest.raises(IndexError, match="vocabulary"):
-        Tree(3, 2).grow(torch.tensor([[[0, 1], [2, token]]]))
-
-
-def test_what_sequences_begin_with_in_common_goes_through_the_model_once(model, monkeypatch):
-    policy, parameters, streams, prompts, _, _ = model
-    seen = []
-    plain = transformer.layer_norm
-    monkeypatch.setattr(transformer, "layer_norm", lambda x, shape: seen.append(x.shape[1]) or plain(x, shape))
-    actions, _ = policy.sample(parameters, prompts, streams, 1)
-    begun = torch.cat([prompts.repeat_interleave(3, dim=1), actions[..., :-1]], dim=-1)
-    nodes = [max(each) for each in zip(*map(beginnings, begun), strict=True)]
-    passes = [[sum(nodes[:6])] * 5 + [nodes[5]], *([n] * 6 for n in nodes[6:])]  # twice a layer
-    assert seen == [n for one in passes for n in one]
-    assert sum(nodes) < 4 * 6 + 12 * 5
-    seen.clear()
-    with torch.no_grad():
-        policy.log_policy(parameters, prompts, actions)
-    assert seen == [sum(nodes)] * 5 + [sum(nodes[5:])]
-    seen.clear()
-    policy.log_policy(parameters, prompts, actions)  # in a graph, only prompts
-    assert seen == [sum(nodes[:6]) + 12 * 5] * 5 + [nodes[5] + 12 * 5]
-
-
-def test_without_numba_sequences_are_kept_apart_and_nothing_else_changes(model, monkeypatch):
-    policy, parameters, streams, prompts, actions, log_policy = model
-    leaves = {name: value.detach().requires_grad_() for name, value in parameters.items()}
-
-    def gradients():
-        log_prob = taken(policy.log_policy(leaves, prompts, actions), actions)
-        return torch.autograd.grad((log_prob * log_prob.detach()).sum(), list(leaves.values()))
-
-    shared = gradients()
-    monkeypatch.setitem(sys.modules, "numba", None)  # as if it were not installed
-    for cached in (tree.branch, tree.compiled):
-        cached.cache_clear()
-    try:
-        apart = gradients()
-        alone, log_policy_alone = policy.sample(parameters, prompts, streams, 0)
-    finally:
-        for cached in (tree.branch, tree.compiled):
-            cached.cache_clear()
-    assert torch.equal(alone, actions)
-    torch.testing.assert_close(log_policy_alone, log_policy, atol=1e-5, rtol=0)
-    for one, other in zip(shared, apart, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize(("heads", "size"), [(4, 16), (2, 5), (1, 37)])
-def test_attention_along_paths_and_its_gradient_are_those_of_double_precision(heads, size):
-    generator = torch.Generator().manual_seed(size)
-    grown = Tree(2, 20)
-    grown.grow(torch.randint(2, (2, 9, 20), generator=generator))
-    first = sum(grown.sizes[:3])
-    qkv = torch.randn(2, grown.nodes + 4, 3 * heads * size, generator=generator)  # and room for more
-    up = torch.randn(2, grown.nodes - first, heads * size, generator=generator)
-    found = []
-    for x in (qkv.requires_grad_(), qkv.detach().double().requires_grad_()):
-        out = attend(x, heads, first, grown.path[:, first:].contiguous(), grown.seen[first:])
-        found.append((out.double(), torch.autograd.grad(out, x, up.to(x.dtype))[0].double()))
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
 def test_tokens_are_drawn_from_the_policy_and_answers_to_a_prompt_differ(model):

@@ -1,0 +1,30 @@
+"""Optional CPU kernels, each a faster stand-in for plain torch; see README.md."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+from torch import Tensor
+
+SWITCH = "KONDO_KERNELS"
+
+
+def enabled(x: Tensor) -> bool:
+    """Whether kernels may stand in for plain torch on a tensor like this: 32-bit floats on a CPU, with numba installed,
+    and not switched off by the environment variable KONDO_KERNELS=off."""
+    switch = os.environ.get(SWITCH, "on")
+    if switch not in ("on", "off"):
+        raise ValueError(f"{SWITCH}={switch!r}: allowed: on, off")
+    return switch == "on" and x.device.type == "cpu" and x.dtype == torch.float32 and installed()
+
+
+@functools.cache
+def installed() -> bool:
+    """Whether numba is here and works."""
+    try:
+        import numba  # noqa: F401
+    except ImportError:
+        return False
+    return True
