@@ -462,26 +462,12 @@ def test_importing_kondo_needs_neither_hydra_nor_wandb_nor_matplotlib():
     assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-OPTUNA = [
-    "hydra/sweeper=optuna",
-    "hydra.sweeper.n_trials=4",
-    "hydra.sweeper.n_jobs=2",
-    "hydra.sweeper.direction=minimize",
-]
-
-
 @pytest.mark.slow
 def test_a_sweeper_that_chooses_by_what_came_out_gets_the_final_error(tmp_path):
     """Optuna minimises the final error over the gate's rate."""
-    words = [
-        "-m",
-        f"runs={tmp_path}",
-        *OPTUNA,
-        "gate.rate=interval(0.05,1.0)",
-        "method=dgk",
-        "hydra.sweeper.sampler.seed=1",
-    ]
-    run(*words)
+    how = ["n_trials=4", "n_jobs=2", "direction=minimize", "sampler.seed=1"]
+    words = ["-m", f"runs={tmp_path}", "hydra/sweeper=optuna", *(f"hydra.sweeper.{word}" for word in how)]
+    run(*words, "gate.rate=interval(0.05,1.0)", "method=dgk")
     results = OmegaConf.load(tmp_path / ".sweep" / "optimization_results.yaml")
     runs, damaged = read_runs(tmp_path)
     assert damaged == []

@@ -292,7 +292,7 @@ def sparse_digits(monkeypatch):
 @pytest.mark.parametrize("task", [DIGITS, REVERSAL], ids=["digits", "reversal_small"])
 def test_training_with_and_without_kernels_is_the_same_to_rounding(task, method, switch, sparse_digits, monkeypatch):
     """After 20 steps of gradient descent, to a tenth or less of the way: a ReLU near 0 may be on in one and off in the
-    other. (Adam turns rounding in a gradient near 0 into a step of up to its own size; soon another answer is drawn.)"""
+    other. (Adam turns rounding in a gradient near 0 into a step of its own size; soon another answer is drawn.)"""
     used = []
     for owner, name in ((first_layer.SparseTable, "linear"), (decoder, "sample"), (decoder, "log_policy")):
         kernel = getattr(owner, name)
