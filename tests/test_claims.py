@@ -158,10 +158,10 @@ WORLDS = [
     World(
         "D3-mnist",
         "noisy",
-        lambda: delays({100: -0.0095, 300: -0.0095, 1000: -0.0095}, noise=0.01),
+        lambda: delays({100: -0.0101, 300: -0.0101, 1000: -0.0101}, noise=0.01),
         INCONCLUSIVE,
         "ooo",
-        -0.0095,
+        -0.0101,
     ),
     World("D3-mnist", "one delay", lambda: delays({100: 0.01, 1000: -0.03}), PARTLY, "fh", -0.03),
     World("R1", "true", lambda: table(0.004), REPRODUCED, "hhhhh", 0.004),
