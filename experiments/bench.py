@@ -21,10 +21,10 @@ from torch import nn
 
 from experiments.bench_llm import language_model
 from experiments.timing import REPEATS, Step, best
-from kondo import data
-from kondo.cell import parse
-from kondo.engine import Engine
-from kondo.streams import sample_index
+from kondo.lab.config.cell import parse
+from kondo.lab.engine import Engine
+from kondo.lab.streams import sample_index
+from kondo.lab.tasks import data
 
 SEEDS, BATCH = 10, 100
 

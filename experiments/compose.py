@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from experiments.extend import load_extensions
 from experiments.jobs import CONF, Climb, Job, cell_name, checked, job, needed
 from experiments.suggest import check_effect, check_names, check_swept, groups, is_hydra
-from kondo.cell import Cell, gated, parse
+from kondo.lab.config.cell import Cell, gated, parse
 from kondo.objectives import METHODS
 from kondo.schema import ConfigError, nearest
 

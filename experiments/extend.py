@@ -12,7 +12,7 @@ from pathlib import Path
 from hydra.core.config_store import ConfigStore
 
 from experiments.jobs import CONF
-from kondo.frictions import FRICTIONS
+from kondo.lab.frictions import FRICTIONS
 from kondo.objectives import METHODS, settings
 from kondo.schema import ConfigError
 

@@ -16,10 +16,10 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from analysis.load import read_log
-from kondo.cell import Cell, gated, parse
-from kondo.frictions import FRICTIONS
+from kondo.lab.config.cell import Cell, gated, parse
+from kondo.lab.frictions import FRICTIONS
+from kondo.lab.runs import Block, blocks, finished
 from kondo.objectives import METHODS
-from kondo.runs import Block, blocks, finished
 from kondo.schema import ConfigError, build, knob
 
 ROOT = Path(__file__).parent.parent

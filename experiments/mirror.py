@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from experiments.jobs import Job
-from kondo.runs import Block, Rows
+from kondo.lab.runs import Block, Rows
 
 AXES = ("step", "forward", "backward")
 

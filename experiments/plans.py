@@ -17,8 +17,8 @@ from experiments.compose import climbs, session, small_task, swept_by_experiment
 from experiments.extend import extensions, load_extensions
 from experiments.jobs import CONF, ROOT, Climb, Job, Launch, needed
 from experiments.suggest import foreign_axes
-from kondo.cell import SCHEMA, parse
-from kondo.runs import write_atomically
+from kondo.lab.config.cell import SCHEMA, parse
+from kondo.lab.runs import write_atomically
 from kondo.schema import ConfigError, build, nearest
 
 FEW = 3

@@ -27,8 +27,8 @@ from experiments.jobs import Job
 from experiments.launchers import Launcher, cores, launcher
 from experiments.plans import compose_all, experiments, plan
 from experiments.train import BUSY, Todo, train_all
-from kondo.measurement import engine_of
-from kondo.runs import Block, finished
+from kondo.lab.runs import Block, finished
+from kondo.lab.studies.measurement import engine_of
 from kondo.schema import ConfigError
 
 CALIBRATION_SECONDS = 10.0

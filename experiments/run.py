@@ -31,7 +31,7 @@ from experiments.launchers import Launcher
 from experiments.plans import write_plan
 from experiments.suggest import check_effect, foreign_axes
 from experiments.train import BUSY, Todo, line, train_all, train_block
-from kondo.runs import Rows, RunBusy, finished
+from kondo.lab.runs import Rows, RunBusy, finished
 from kondo.schema import ConfigError
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.load import Damaged, read_log, read_plan, read_run, read_status, run_folders, spent
-from kondo.runs import in_training
+from kondo.lab.runs import in_training
 from kondo.schema import nearest
 
 STATES = ("done", "diverged", "failed", "running", "interrupted", "damaged")

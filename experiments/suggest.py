@@ -10,7 +10,7 @@ from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.types import Override
 
 from experiments.jobs import Job, Launch
-from kondo.cell import gated
+from kondo.lab.config.cell import gated
 from kondo.objectives import METHODS
 from kondo.schema import ConfigError, nearest
 

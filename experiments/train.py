@@ -20,8 +20,8 @@ from experiments.extend import load_extensions
 from experiments.jobs import Job, Launch
 from experiments.launchers import Handle, Launcher, told_to_stop
 from experiments.mirror import Mirror
-from kondo.cell import parse
-from kondo.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, train
+from kondo.lab.config.cell import parse
+from kondo.lab.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, train
 from kondo.schema import build
 
 Todo = list[tuple[Job, Block]]

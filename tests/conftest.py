@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 import torch
 
-from kondo.cell import Cell, parse
-from kondo.engine import Engine
+from kondo.lab.config.cell import Cell, parse
+from kondo.lab.engine import Engine
 
 torch.set_num_threads(1)
 os.environ["WANDB_SILENT"] = "true"

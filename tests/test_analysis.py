@@ -23,7 +23,7 @@ from experiments.compose import sweep
 from experiments.jobs import ROOT
 from experiments.launchers import Basic
 from experiments.train import train_all
-from kondo.ledger import COUNTS, TIMED
+from kondo.lab.ledger import COUNTS, TIMED
 from kondo.objectives import METHODS
 from tests.test_load import sign
 

@@ -9,7 +9,7 @@ import pytest
 from analysis import claims_mnist, judge, plots, report, stats, tables
 from analysis.claims import CLAIMS, INCONCLUSIVE, MIN_SEEDS, NOT, NOT_RUN, PARTLY, REPRODUCED
 from analysis.stats import Interval
-from kondo.tasks import TASKS
+from kondo.lab.tasks import TASKS
 from tests import test_claims_reversal, test_claims_studies
 from tests.worlds import PATTERNS, SEEDS, World, dgk, frame, rename, runs
 

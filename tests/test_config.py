@@ -14,13 +14,13 @@ from experiments.compose import single, sweep
 from experiments.jobs import CONF, ROOT
 from experiments.plans import compose_all, plan
 from experiments.reproduce import unfinished
-from kondo.cell import parse
-from kondo.engine import Engine
-from kondo.frictions import FRICTIONS
+from kondo.lab.config.cell import parse
+from kondo.lab.engine import Engine
+from kondo.lab.frictions import FRICTIONS
+from kondo.lab.runs import train
+from kondo.lab.tasks import TASKS
 from kondo.objectives import METHODS, method, settings
-from kondo.runs import train
 from kondo.schema import ConfigError
-from kondo.tasks import TASKS
 
 CHOICES = sorted(
     f"{path.parent.name}={path.stem}" for path in CONF.glob("*/*.yaml") if path.parent.name != "experiment"
@@ -353,7 +353,7 @@ def test_the_command_line_trains_sweeps_and_skips(tmp_path):
 EXTENSION = '''
 from __future__ import annotations
 from dataclasses import dataclass, replace
-from kondo.frictions import Friction, friction
+from kondo.lab.frictions import Friction, friction
 from kondo.gate import priority
 from kondo.objectives import method
 from kondo.schema import knob
@@ -408,8 +408,8 @@ def test_a_file_of_one_s_own_extensions_breaks_no_test(tmp_path):
 
 TASK = """
 from dataclasses import dataclass
-from kondo.tasks import task
-from kondo.tasks.bandit import Bandit
+from kondo.lab.tasks import task
+from kondo.lab.tasks.bandit import Bandit
 
 @task
 @dataclass(frozen=True)
@@ -424,7 +424,8 @@ def test_the_code_of_a_task_of_one_s_own_is_part_of_its_cells(tmp_path):
     for line in ("", "STAKE = 2"):
         (tmp_path / "casino.py").write_text(TASK + line)
         check = (
-            "from experiments.extend import load_extensions\nfrom kondo.cell import parse\nload_extensions()\n"
+            "from experiments.extend import load_extensions\nload_extensions()\n"
+            "from kondo.lab.config.cell import parse\n"
             "cell = parse({'task': {'name': 'casino'}, 'method': {'name': 'pg'}, 'steps': 1})\n"
             "print(cell.key(), list(cell.plain()['extensions']))"
         )

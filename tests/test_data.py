@@ -22,8 +22,8 @@ import numpy as np
 import pytest
 import torch
 
-from kondo import data
-from kondo import download as http_download
+from kondo.lab.tasks import data
+from kondo.lab.tasks import download as http_download
 
 ROOT = Path(__file__).parent.parent
 FIRST, *OTHERS = data.FILES
@@ -599,7 +599,7 @@ def test_the_error_tells_every_link_with_its_reason_and_where_to_put_the_files(s
 CHILD = """
 import json, pathlib, sys
 sys.modules["torchvision"] = None
-from kondo import data
+from kondo.lab.tasks import data
 files, data.SHA256, data.MIRRORS = json.loads(sys.argv[1])
 data.FILES = {name: tuple(shape) for name, shape in files.items()}
 print("ready", flush=True)

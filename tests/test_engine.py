@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from kondo.actors import Actor
-from kondo.baselines import BASELINES
-from kondo.cell import gated, parse
-from kondo.engine import Engine, eval_steps
-from kondo.frictions import FRICTIONS, ActorBugs, RareDiscovery, RewardCorruption, Staleness
-from kondo.learner import select
+from kondo.lab.actor import Actor
+from kondo.lab.baselines import BASELINES
+from kondo.lab.config.cell import gated, parse
+from kondo.lab.engine import Engine, eval_steps
+from kondo.lab.frictions import FRICTIONS, ActorBugs, RareDiscovery, RewardCorruption, Staleness
+from kondo.lab.learner import select
+from kondo.lab.optimizer import Optimizer, OptimizerSettings
+from kondo.lab.policies.mlp import MLP, by_seed, views
+from kondo.lab.streams import Streams
 from kondo.objectives import METHODS
-from kondo.optim import Optimizer, OptimizerSettings
-from kondo.policies import MLP, by_seed, views
 from kondo.signals import taken
-from kondo.streams import Streams
 from tests.conftest import cell, trained
 
 

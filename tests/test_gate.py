@@ -454,8 +454,8 @@ del sys.modules["kondo"]
 
 import torch
 from kondo import KondoGateConfig, KondoTrainer
-from kondo.cell import parse
-from kondo.engine import Engine
+from kondo.lab.config.cell import parse
+from kondo.lab.engine import Engine
 from kondo.integrations.trl import KondoGRPOConfig
 
 print(KondoGateConfig(margin=2.0).settings().margin)

@@ -7,17 +7,18 @@ import numpy as np
 import pytest
 import torch
 
-from kondo import data, kernels
-from kondo.cell import gated, parse
-from kondo.engine import Engine
-from kondo.kernels import attention, decoder, first_layer
-from kondo.kernels.tree import Tree
+from kondo.lab import kernels
+from kondo.lab.config.cell import gated, parse
+from kondo.lab.engine import Engine
+from kondo.lab.kernels import attention, decoder, first_layer
+from kondo.lab.kernels.tree import Tree
+from kondo.lab.policies.mlp import MLP, views
+from kondo.lab.policies.rows import Rows
+from kondo.lab.policies.transformer import Transformer
+from kondo.lab.streams import Streams
+from kondo.lab.tasks import data
 from kondo.objectives import METHODS
-from kondo.policies import MLP, views
-from kondo.rows import Rows
 from kondo.signals import taken
-from kondo.streams import Streams
-from kondo.transformer import Transformer
 from tests.conftest import trained
 
 

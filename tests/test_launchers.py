@@ -26,7 +26,7 @@ from experiments.jobs import ROOT
 from experiments.launchers import Basic, Joblib, launcher
 from experiments.reproduce import in_order
 from experiments.train import outcomes, train_all
-from kondo.runs import in_training, read_status
+from kondo.lab.runs import in_training, read_status
 from kondo.schema import ConfigError
 from tests.test_runs import log_of
 
@@ -329,7 +329,7 @@ def test_overrides_of_a_reproduction_are_swept_and_told_and_its_seeds_are_kept_a
 
 EXTENSION = """
 import os, pathlib
-from kondo import runs
+from kondo.lab import runs
 from kondo.objectives import method
 
 @method

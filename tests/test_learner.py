@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from kondo.cell import parse
-from kondo.engine import Engine
-from kondo.probes import PROBES, ProbeSettings
+from kondo.lab.config.cell import parse
+from kondo.lab.engine import Engine
+from kondo.lab.probes import PROBES, ProbeSettings
 from tests.conftest import trained
 
 DIGITS = {"name": "mnist", "dataset": "digits", "hidden": [8], "batch": 30}

@@ -15,8 +15,8 @@ import yaml
 from analysis import claims, draw, report
 from analysis.load import load, load_figure, plan_path, read_figure, read_plan, read_runs
 from experiments import runs
-from kondo.cell import SCHEMA
-from kondo.runs import Block, train
+from kondo.lab.config.cell import SCHEMA
+from kondo.lab.runs import Block, train
 from tests.conftest import cell
 
 FIGURE = "bandit_pareto"

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from kondo import data
-from kondo.cell import parse
-from kondo.engine import Engine
-from kondo.policies import views
-from kondo.probes import weighted_quantile
-from kondo.screens import int8
+from kondo.lab.config.cell import parse
+from kondo.lab.engine import Engine
+from kondo.lab.policies.mlp import views
+from kondo.lab.probes import weighted_quantile
+from kondo.lab.screens import int8
+from kondo.lab.tasks import data
 from kondo.signals import taken
 from tests.conftest import trained
 

@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from experiments.compose import single
-from kondo import kernels
-from kondo.cell import gated, parse
-from kondo.engine import Engine
-from kondo.frictions import ActorBugs, RareDiscovery, RewardCorruption
+from kondo.lab import kernels
+from kondo.lab.config.cell import gated, parse
+from kondo.lab.engine import Engine
+from kondo.lab.frictions import ActorBugs, RareDiscovery, RewardCorruption
+from kondo.lab.policies.mlp import by_seed, views
+from kondo.lab.policies.transformer import Transformer
+from kondo.lab.streams import Streams
+from kondo.lab.tasks import Contexts
+from kondo.lab.tasks.reversal import Reversal
 from kondo.objectives import METHODS
-from kondo.policies import by_seed, views
 from kondo.schema import ConfigError
 from kondo.signals import taken
-from kondo.streams import Streams
-from kondo.tasks import Contexts
-from kondo.tasks.reversal import Reversal
-from kondo.transformer import Transformer
 from tests.conftest import trained
 
 SMALL = {"name": "reversal", "length": 4, "prompts": 5, "samples": 4, "layers": 2, "width": 16, "heads": 2, "ff": 32}

@@ -17,11 +17,24 @@ import pytest
 import torch
 import yaml
 
-from kondo import runs
-from kondo.cell import SCHEMA, parse
-from kondo.engine import Engine
-from kondo.ledger import TIMED
-from kondo.runs import CHECKPOINT, CONFIG, LOCK, LOG, STATUS, Block, RunBusy, Stop, blocks, finished, read_status, train
+from kondo.lab import runs
+from kondo.lab.config.cell import SCHEMA, parse
+from kondo.lab.engine import Engine
+from kondo.lab.ledger import TIMED
+from kondo.lab.runs import (
+    CHECKPOINT,
+    CONFIG,
+    LOCK,
+    LOG,
+    STATUS,
+    Block,
+    RunBusy,
+    Stop,
+    blocks,
+    finished,
+    read_status,
+    train,
+)
 from kondo.schema import ConfigError
 from tests.conftest import cell, trained
 
@@ -133,7 +146,7 @@ KILLS = 20
 KILLED = """
 import os, random, signal, sys, time, torch
 from pathlib import Path
-from kondo.runs import read_status, train
+from kondo.lab.runs import read_status, train
 from tests.test_runs import BLOCK, KILLS
 torch.set_num_threads(1)
 rng, kills, finished = random.Random(0), 0, 0
@@ -369,7 +382,7 @@ def test_without_file_locks_runs_are_refused(tmp_path):
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
         "from pathlib import Path\n"
-        "from kondo.runs import train\n"
+        "from kondo.lab.runs import train\n"
         "from tests.test_runs import BLOCK\n"
         "train(BLOCK, Path(sys.argv[1]))"
     )

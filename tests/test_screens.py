@@ -5,9 +5,9 @@ import copy
 import pytest
 import torch
 
-from kondo.cell import parse
-from kondo.engine import Engine
-from kondo.policies import views
+from kondo.lab.config.cell import parse
+from kondo.lab.engine import Engine
+from kondo.lab.policies.mlp import views
 from kondo.schema import ConfigError
 from kondo.signals import taken
 

@@ -1,6 +1,6 @@
 import torch
 
-from kondo.streams import Streams, sample_index
+from kondo.lab.streams import Streams, sample_index
 
 
 def test_a_seed_draws_the_same_whichever_seeds_share_its_block_and_in_any_order():

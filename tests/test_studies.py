@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from experiments.compose import single
-from kondo.cell import parse
 from kondo.gate import KondoGateConfig
-from kondo.runs import Block, train
+from kondo.lab.config.cell import parse
+from kondo.lab.runs import Block, train
+from kondo.lab.streams import Streams
+from kondo.lab.studies import Rule, policies
+from kondo.lab.studies.coefficient import GateCoefficient
+from kondo.lab.studies.contamination import Contamination, best_blind, collapse, population
+from kondo.lab.studies.gambling import Gambling, false_positive, stall
+from kondo.lab.studies.geometry import GradientGeometry, PriceGeometry, geometry, samples_needed, success_rate
+from kondo.lab.studies.ranking import PriorityRanking, critical_alpha
+from kondo.lab.studies.suppression import Suppression, sure
 from kondo.schema import ConfigError
-from kondo.streams import Streams
-from kondo.studies import Rule, policies
-from kondo.studies.coefficient import GateCoefficient
-from kondo.studies.contamination import Contamination, best_blind, collapse, population
-from kondo.studies.gambling import Gambling, false_positive, stall
-from kondo.studies.geometry import GradientGeometry, PriceGeometry, geometry, samples_needed, success_rate
-from kondo.studies.ranking import PriorityRanking, critical_alpha
-from kondo.studies.suppression import Suppression, sure
 from tests.test_runs import log_of
 
 PG, DG = Rule("pg", {}, None), Rule("dg", {"temperature": 1.0}, None)

@@ -1,0 +1,122 @@
+"""The actor: parameters, possibly old ones, and a task make a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kondo.lab.frictions import Friction
+from kondo.lab.policies.mlp import Parameters, Past, Policy, views
+from kondo.lab.streams import Streams
+from kondo.lab.tasks import Contexts, Task
+from kondo.signals import taken
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the actor hands to the learner."""
+
+    contexts: Contexts
+    actions: Tensor  # [S, B, …]
+    earned: Tensor  # [S, B]: what the actions are worth to the task
+    rewards: Tensor  # [S, B]: what the learner is told they were worth
+    actor_log_prob: Tensor  # [S, B, …]: log μ(a|h) as the actor reports it
+    log_policy: Tensor | None  # [S, B, …, K]: the sampler's own, while it is exactly the learner's at these actions;
+    # with its graph where the actor sampled with the learner's leaves
+    policy: Policy
+    parameters: Parameters
+
+    @property
+    def rows(self) -> tuple[int]:
+        """The shape of one number per sample, less the seed axis."""
+        return (self.actions.shape[1],)
+
+    @property
+    def group(self) -> int:
+        """G: how many samples, next to each other, share an input."""
+        return self.actions.shape[1] // self.contexts.inputs.shape[1]
+
+    def with_actions(self, where: Tensor, actions: Tensor, log_prob: float | None = None) -> Batch:
+        """Other actions in some rows, [S, B] bool: the learner must look up its probabilities anew.
+
+        log_prob: what the actor reports for each of their decisions; if not given, it looks up its own.
+        """
+        where = where.view(*where.shape, *[1] * (self.actions.dim() - 2))
+        changed = torch.where(where, actions, self.actions)
+        if log_prob is None:
+            said = taken(self.policy.log_policy(self.parameters, self.contexts.inputs, changed), changed)
+        else:
+            said = torch.full_like(self.actor_log_prob, log_prob)
+        reported = torch.where(where, said, self.actor_log_prob)
+        return replace(self, actions=changed, actor_log_prob=reported, log_policy=None)
+
+
+class Actor:
+    """Samples a batch per step with the learner's parameters as they are, or were."""
+
+    def __init__(self, task: Task, frictions: Sequence[Friction], streams: Streams, flat: Tensor) -> None:
+        self.task, self.frictions, self.streams, self.flat = task, frictions, streams, flat
+        self.policy = task.policy()
+        delay = sum(friction.longest_delay() for friction in frictions)
+        self.past = Past(flat, self.policy.shapes(), delay) if delay else None
+        self.leaves: Parameters | None = None
+        """The learner's, if its update can go through the sampler's own forward pass: on-policy, and with no gate."""
+
+    def act(self, step: int) -> Batch:
+        """Sample the batch of a step, and remember the present parameters where that may be needed later."""
+        if self.past is not None:
+            self.past.visit(step, self.flat)
+        return self.batch(step)
+
+    @torch.no_grad()
+    def batch(self, step: int) -> Batch:
+        """What the present parameters, or older ones, make of a step."""
+        task, streams = self.task, self.streams
+        contexts = task.draw(streams, step)
+        if self.leaves is None:
+            parameters = self.parameters(step)
+            actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
+        else:
+            parameters = self.leaves
+            with torch.enable_grad():
+                actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
+        batch = Batch(
+            contexts=contexts,
+            actions=actions,
+            earned=torch.empty(0),
+            rewards=torch.empty(0),
+            actor_log_prob=taken(log_policy, actions),
+            log_policy=None if self.past else log_policy,
+            policy=self.policy,
+            parameters=parameters,
+        )
+        for friction in self.frictions:
+            batch = friction.on_actions(batch, streams, step)
+        earned = task.reward(contexts, batch.actions)
+        batch = replace(batch, earned=earned, rewards=earned)
+        for friction in self.frictions:
+            batch = friction.on_rewards(batch, streams, step)
+        return batch
+
+    def parameters(self, step: int) -> Parameters:
+        """The parameters to act with: the present ones, or each seed's of some steps ago."""
+        shapes = self.policy.shapes()
+        if self.past is None:
+            return views(self.flat, shapes)
+        drawn = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0)
+        ages, ring = drawn.clamp(max=step).tolist(), self.past.ring  # [S]
+        each = {age: views(ring[(step - age) % len(ring)] if age else self.flat, shapes) for age in set(ages)}
+        if len(each) == 1:
+            return each[ages[0]]
+        return {name: torch.stack([each[age][name][seed] for seed, age in enumerate(ages)]) for name in shapes}
+
+    def state(self, step: int) -> dict[str, Tensor]:
+        """What must be kept to go on after `step` steps."""
+        return {} if self.past is None else {"past": self.past.state(step)}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        if self.past is not None:
+            self.past.load(state["past"])

@@ -1,0 +1,274 @@
+"""A cell: one point of the suite, task × method × gate × friction, checked as a whole before any work starts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from kondo.gate import PRIORITIES, GateSettings
+from kondo.gate import check as check_gate
+from kondo.lab.baselines import BASELINES
+from kondo.lab.frictions import FRICTIONS, Friction
+from kondo.lab.optimizer import OptimizerSettings
+from kondo.lab.probes import PROBES, ProbeSettings
+from kondo.lab.screens import ScreenSettings
+from kondo.lab.studies import STUDY_PRICE, Study
+from kondo.lab.tasks import TASKS, Task
+from kondo.objectives import METHODS, needs, settings
+from kondo.schema import ConfigError, build, check_keys, check_range, coerce, knob, nearest
+
+SCHEMA = 2
+"""Version of what a run folder's config means; a change of meaning raises it."""
+DEFAULT_RATE = 0.03
+
+
+@dataclass(frozen=True)
+class ActorSettings:
+    report_probabilities: bool = True
+    """Whether the actor tells the learner its behaviour probabilities μ."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    task: Task
+    method: str
+    options: Mapping[str, Any]
+    """The method's own settings."""
+    gate: GateSettings | None
+    frictions: tuple[Friction, ...]
+    screen: ScreenSettings
+    probe: ProbeSettings
+    actor: ActorSettings
+    optimizer: OptimizerSettings
+    steps: int
+    evals: int
+
+    @property
+    def error(self) -> str | None:
+        """The log column that is the error of this task; a study has none."""
+        return type(self.task).error
+
+    def plain(self) -> dict[str, Any]:
+        """As plain data, everything spelled out: what is saved, hashed, and parsed again."""
+        return json.loads(self._text)
+
+    def key(self) -> str:
+        """Twelve hex digits that name the cell."""
+        return self._key
+
+    @functools.cached_property
+    def _key(self) -> str:
+        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
+
+    @functools.cached_property
+    def _text(self) -> str:
+        named = {_name(FRICTIONS, friction): dataclasses.asdict(friction) for friction in self.frictions}
+        plain = {
+            "schema": SCHEMA,
+            "task": {"name": _name(TASKS, self.task), **dataclasses.asdict(self.task)},  # type: ignore[call-overload]
+            "method": {"name": self.method, **self.options},
+            "gate": None if self.gate is None else dataclasses.asdict(self.gate),
+            "friction": named,
+            "screen": dataclasses.asdict(self.screen),
+            "probe": dataclasses.asdict(self.probe),
+            "actor": dataclasses.asdict(self.actor),
+            "optimizer": dataclasses.asdict(self.optimizer),
+            "steps": self.steps,
+            "evals": self.evals,
+        }
+        if extensions := self._extensions():
+            plain["extensions"] = extensions
+        return json.dumps(plain)  # tuples become lists
+
+    def _extensions(self) -> dict[str, str]:
+        """Digests of the files of what is not kondo's own: another line in one of them is another cell."""
+        used: dict[str, Any] = {
+            f"task.{_name(TASKS, self.task)}": type(self.task),
+            f"method.{self.method}": METHODS[self.method],
+            f"baseline.{self.task.baseline}": BASELINES[self.task.baseline],
+            **({f"priority.{self.gate.priority}": PRIORITIES[self.gate.priority]} if self.gate else {}),
+            **{f"friction.{_name(FRICTIONS, friction)}": type(friction) for friction in self.frictions},
+            f"probe.{self.probe.name}": PROBES[self.probe.name],
+        }
+        foreign = {name: code for name, code in used.items() if not code.__module__.startswith("kondo.")}
+        return {name: hashlib.sha256(_source(code)).hexdigest()[:12] for name, code in foreign.items()}
+
+
+def parse(data: Any) -> Cell:
+    """A cell from plain data, or a ConfigError that says what would do."""
+    top = (
+        "schema",
+        "task",
+        "method",
+        "gate",
+        "friction",
+        "screen",
+        "probe",
+        "actor",
+        "optimizer",
+        "steps",
+        "evals",
+        "extensions",
+    )
+    data = check_keys(data, top, "")
+    if data.get("schema", SCHEMA) != SCHEMA:
+        raise ConfigError(f"schema={data['schema']!r}: written by another version of the config; this one is {SCHEMA}")
+    for key in ("task", "method", "steps"):
+        if key not in data:
+            raise ConfigError(f"{key}: missing")
+
+    name, rest = _named(data["task"], TASKS, "task")
+    task = build(TASKS[name], rest, "task")
+    if task.baseline == "group" and getattr(task, "samples", 1) == 1:
+        raise ConfigError("task.baseline='group': with one sample per context its mean is the reward itself")
+    method, rest = _named(data["method"], METHODS, "method")
+    options = _options(method, rest)
+    steps = coerce(int, data["steps"], "steps")
+    evals = coerce(int, data.get("evals", 20), "evals")
+    for key, value in (("steps", steps), ("evals", evals)):
+        check_range(value, knob(0, low=1).metadata["limits"], key)
+
+    task, frictions = _applied(task, data.get("friction") or {})
+    cell = Cell(
+        task=task,
+        method=method,
+        options=options,
+        gate=_gate(method, data.get("gate"), task),
+        frictions=frictions,
+        screen=build(ScreenSettings, data.get("screen") or {}, "screen"),
+        probe=build(ProbeSettings, data.get("probe") or {}, "probe"),
+        actor=build(ActorSettings, data.get("actor") or {}, "actor"),
+        optimizer=build(OptimizerSettings, data.get("optimizer") or {}, "optimizer"),
+        steps=steps,
+        evals=evals,
+    )
+    if cell.screen != ScreenSettings() and not (gated(method) or "delight" in needs(METHODS[method])):
+        raise ConfigError(f"screen: method {method!r} uses no delight, so it has nothing to screen")
+    if cell.screen.age and cell.screen.source != "snapshot":
+        raise ConfigError(f"screen.age={cell.screen.age}: only a snapshot has an age; screen.source=snapshot")
+    if cell.screen.layers >= (getattr(task, "layers", 0) or 1):
+        raise ConfigError(f"screen.source={cell.screen.source!r}: for policies of more layers than the screen has")
+    if cell.probe.name in ("anatomy", "kept", "agreement") and not gated(method):
+        raise ConfigError(f"probe.name={cell.probe.name!r}: method {method!r} has no gate to look into")
+    if cell.probe.name in ("alignment", "anatomy") and not hasattr(type(task), "size"):
+        raise ConfigError(f"probe.name={cell.probe.name!r}: not for task {name!r}, which has no set of contexts")
+    if isinstance(task, Study):
+        _check_study(cell)
+    if "actor_log_prob" in needs(METHODS[method]) and not cell.actor.report_probabilities:
+        without = [name for name, objective in METHODS.items() if "actor_log_prob" not in needs(objective)]
+        raise ConfigError(
+            f"actor.report_probabilities=False: method {method!r} needs the actor's behaviour probabilities; "
+            f"methods that do not: {', '.join(sorted(without))}"
+        )
+    return cell
+
+
+def _applied(task: Task, data: Any) -> tuple[Task, tuple[Friction, ...]]:
+    """The task with what frictions change about it, and what is left of those frictions.
+
+    A friction that does nothing (any more) is no part of a cell.
+    """
+    given = check_keys(data, FRICTIONS, "friction")
+    left = []
+    for name, cls in FRICTIONS.items():
+        if name not in given:
+            continue
+        friction = build(cls, given[name] or {}, f"friction.{name}")
+        for key in friction.replaces:
+            if (value := getattr(friction, key)) is not None:
+                task = _replaced(task, key, value, f"friction.{name}.{key}")
+        friction = dataclasses.replace(friction, **dict.fromkeys(friction.replaces))
+        if not friction.idle():
+            left.append(friction)
+    return task, tuple(left)
+
+
+def _replaced(task: Task, key: str, value: Any, by: str) -> Task:
+    """The task with a setting of a friction; refused where the task has none such, or another one was asked for."""
+    name, fields = _name(TASKS, task), {field.name: field for field in dataclasses.fields(task)}  # type: ignore[arg-type]
+    if key not in fields:
+        raise ConfigError(f"{by}={value}: task {name!r} has no {key}")
+    own = getattr(task, key)
+    if own not in (fields[key].default, value):
+        raise ConfigError(f"task.{key}={own} and {by}={value} exclude each other: the friction sets task.{key}")
+    settings: dict[str, Any] = dataclasses.asdict(task)  # type: ignore[call-overload]
+    return build(TASKS[name], settings | {key: value}, "task")
+
+
+def gated(method: str) -> bool:
+    return "weight" in needs(METHODS[method])
+
+
+def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
+    if not gated(method):
+        if data is not None:
+            others = sorted(name for name in METHODS if gated(name))
+            raise ConfigError(f"gate: method {method!r} has no gate; methods with one: {', '.join(others)}")
+        return None
+    gate = build(GateSettings, data or {}, "gate")
+    if gate.rate is None and gate.price is None:
+        studied = isinstance(task, Study)
+        gate = dataclasses.replace(gate, rate=None if studied else DEFAULT_RATE, price=STUDY_PRICE if studied else None)
+    check_gate(gate, "gate.{}".format, strict=True)
+    if task.tokens == 1 and gate.unit in ("token", "sequence"):
+        raise ConfigError(f"gate.unit={gate.unit!r}: this task makes one decision per sample; allowed: auto, sample")
+    if task.tokens > 1 and gate.unit == "sample":
+        raise ConfigError("gate.unit='sample': a sample is a sequence of decisions; allowed: auto, sequence, token")
+    if task.tokens > 1 and gate.unit == "auto":
+        gate = dataclasses.replace(gate, unit="sequence")
+    return gate
+
+
+def _check_study(cell: Cell) -> None:
+    """A study asks what a method does with one sample of one policy: nothing that needs a batch or a learner."""
+    name = _name(TASKS, cell.task)
+    if cell.frictions or cell.screen != ScreenSettings():
+        raise ConfigError(f"friction, screen: task {name!r} trains nothing, so it has neither")
+    if cell.gate is not None and cell.gate.rate is not None:
+        raise ConfigError(f"gate.rate={cell.gate.rate}: task {name!r} prices each sample by itself; set gate.price")
+    if cell.method in ("ce", "pmpo"):
+        raise ConfigError(f"method.name={cell.method!r}: not for task {name!r}, which looks at one sample at a time")
+    if cell.gate is None and type(cell.task).gated:  # type: ignore[attr-defined]
+        raise ConfigError(f"method.name={cell.method!r}: task {name!r} is about gates, and it has none; method=dgk")
+
+
+def _options(method: str, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The objective's keyword arguments: defaults, overridden by what is given."""
+    options = settings(METHODS[method])
+    hints = typing.get_type_hints(METHODS[method], include_extras=True)
+    for key, value in check_keys(data, options, "method").items():
+        hint = hints.get(key, type(options[key]))
+        kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
+        options[key] = coerce(kind, value, f"method.{key}")
+        for limits in extras:
+            check_range(options[key], limits, f"method.{key}")
+    return options
+
+
+def _named(data: Any, registry: Mapping[str, Any], where: str) -> tuple[str, dict[str, Any]]:
+    """{name: …, settings…} → the name, which must be registered, and the settings."""
+    if not isinstance(data, Mapping) or "name" not in data:
+        raise ConfigError(f"{where}={data!r}: expected a mapping with a name; {nearest('', registry)}")
+    rest = dict(data)
+    name = rest.pop("name")
+    if name not in registry:
+        raise ConfigError(f"{where}.name={name!r}: no such {where}; {nearest(name, registry)}")
+    return name, rest
+
+
+def _source(code: Any) -> bytes:
+    """The file that defines something, or as much of its source as can be had where there is none."""
+    path = inspect.getsourcefile(code)
+    return Path(path).read_bytes() if path and Path(path).is_file() else inspect.getsource(code).encode()
+
+
+def _name(registry: Mapping[str, type], value: object) -> str:
+    return next(name for name, cls in registry.items() if type(value) is cls)

@@ -1,0 +1,62 @@
+"""What runs a study: the same life in a run folder as training, in one step that is all evaluation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kondo.lab.config.cell import Cell
+from kondo.lab.engine import Engine
+from kondo.lab.streams import Streams
+from kondo.lab.studies import Rule, Study
+
+
+class Measurement(Engine):
+    """A study between its beginning and its end: there is nothing to keep but whether it is done."""
+
+    def __init__(self, cell: Cell, seeds: list[int], device: torch.device | str = "cpu") -> None:
+        self.cell, self.seeds, self.step = cell, list(seeds), 0
+        self.streams = Streams(self.seeds, device)
+
+    def advance(self) -> None:
+        self.step += 1
+
+    @torch.no_grad()
+    def evaluate(self) -> list[dict[str, Any]]:
+        """One row per seed at the end, none before."""
+        cell = self.cell
+        if self.step < cell.steps:
+            return []
+        assert isinstance(cell.task, Study)
+        rule = Rule(cell.method, cell.options, cell.gate)
+        columns = cell.task.measure(rule, self.streams)
+        return [
+            {"step": self.step, "seed": seed, **{name: _plain(column[i]) for name, column in columns.items()}}
+            for i, seed in enumerate(self.seeds)
+        ]
+
+    def diverged(self) -> dict[int, int]:
+        return {}
+
+    def state(self) -> dict[str, Any]:
+        return {"step": self.step}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.step = state["step"]
+
+
+def engine_of(cell: Cell, seeds: list[int], device: str = "cpu", data: Path | str = "data") -> Engine:
+    """What runs a cell: it is trained, or measured."""
+    return Measurement(cell, seeds, device) if isinstance(cell.task, Study) else Engine(cell, seeds, device, data)
+
+
+def _plain(value: Any) -> Any:
+    """Nine digits, to any depth of lists; JSON has no infinity and no NaN."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else None
+    return value
