@@ -99,10 +99,16 @@ def climbs(words: Words) -> list[Climb]:
         parsed = check_words(words)
         lines = [f"{key}={value}" for key, value in swept_by_experiment(parsed).items()]
         lines += [str(each.input_line) for each in parsed if each.input_line and not is_hydra(each)]
+        chosen = composed([str(each.input_line) for each in parsed if not each.is_sweep_override()])[1]["runtime"][
+            "choices"
+        ]
+        options = groups(GlobalHydra.instance().config_loader())
 
         def made(cell: Words) -> Job:
-            config, hydra = composed(cell)
-            return job(config, hydra["runtime"]["choices"], usual, sweeping=True)
+            named = {key: value for key, _, value in (word.partition("=") for word in cell) if key in options}
+            lists = [key for key, value in named.items() if value.startswith("[")]
+            choices = {key: value for key, value in {**chosen, **named}.items() if key not in lists}
+            return job(compose("config", list(cell)), choices, usual, sweeping=True)
 
         every = [climb(made(cell)) for cell in _cells(parser.parse_overrides(lines))]
         check_effect(parsed, [job for each in every for job in each])

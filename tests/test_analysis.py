@@ -66,7 +66,7 @@ def test_reproduce_draws_every_figure_and_judges_every_claim(smoke):
 @pytest.mark.slow
 def test_reproducing_again_trains_nothing(smoke, monkeypatch, capsys):
     folder, _ = smoke
-    monkeypatch.setattr(sys, "argv", ["reproduce", "--scale", "smoke", f"runs={folder}/runs"])
+    monkeypatch.setattr(sys, "argv", ["reproduce", "--scale", "smoke", f"runs={folder}/runs", "wandb.mode=disabled"])
     monkeypatch.setattr(reproduce, "train_all", lambda todo, where: pytest.fail("trained again"))
     monkeypatch.setattr(plans, "write_atomically", lambda path, text: pytest.fail("wrote into the runs folder"))
     monkeypatch.setattr(reproduce.draw, "main", lambda arguments: 0)
