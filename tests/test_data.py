@@ -628,7 +628,7 @@ def test_processes_that_fetch_at_once_fetch_once_and_are_both_served(source, mir
     children = [child(tmp_path / "data") for _ in range(3)]
     assert [each.stdout.readline() for each in children] == ["ready\n"] * 3
     wait_for(lambda: mirror.sent == 1000)
-    time.sleep(0.5)  # for the others to come as far
+    time.sleep(2)  # for the others to come as far
     mirror.cut = None
     mirror.stall.set()
     assert [each.communicate(timeout=60)[0] for each in children] == [""] * 3
