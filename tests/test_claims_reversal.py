@@ -257,15 +257,14 @@ def test_frictions_are_told_by_what_was_asked_for_and_clean_runs_are_intensity_0
 def test_the_frictions_of_mnist_are_told_by_what_was_asked_for():
     made = frictions({"dg": 0.1, "pg": 0.3}, kinds=KINDS[1:], elsewhere=0.4)
     made = made[~made["choice.friction"].isin(["none", "penalised_bugs"])]
-    means = mnist_frictions.select(made.assign(friction="staleness")).set_index(
-        ["friction", "method.name", "intensity"]
-    )
+    table = mnist_frictions.select(made.assign(friction="staleness"))
+    means = table.set_index(["friction", "method.name", "intensity"])
     assert means["error"].to_dict() == pytest.approx(
         {(kind, name, level): end for kind in KINDS[1:] for name, low in (("dg", 0.1), ("pg", 0.3))
          for level, end in ((0.25, low), (0.75, 0.4))}
     )  # fmt: skip
     assert "actor bugs: DG 10.00%" in mnist_frictions.measured(table)
-    assert [axes.get_title() for axes in mnist_frictions.plot(table).axes][0] == "Actor bugs"
+    assert all(len(axes.lines) == 2 for axes in mnist_frictions.plot(table).axes)
     plt.close("all")
 
 
