@@ -267,8 +267,17 @@ def test_a_missing_gate_is_named_by_its_rate():
     made = headline(0.002, 100)
     record = CLAIMS["J5"].judge(made[made["gate.rate"].isna()])
     assert (record["verdict"], record["detail"]) == (NOT_RUN, "no runs of DG-K ρ=3%")
-    record = CLAIMS["J7"].judge(made.assign(**{"task.length": 3}))
-    assert record["detail"].startswith("no runs of DG-K ρ=3%, advantage; ")
+    ranked = priorities(0.04, 0.041)
+    record = CLAIMS["J7"].judge(ranked[(ranked["gate.priority"] != "additive") | (ranked["gate.alpha"] != 0.5)])
+    assert (record["verdict"], record["detail"]) == (NOT_RUN, "no runs of DG-K ρ=3%, additive, gate.alpha=0.5")
+
+
+@pytest.mark.parametrize("delay", [100, 1000])
+def test_the_delays_that_d3_names_must_have_been_run(delay):
+    made = delays({100: -0.01, 300: -0.02, 1000: -0.03})
+    record = CLAIMS["D3-mnist"].judge(made[made["friction.staleness.delay"] != delay])
+    assert record["verdict"] == NOT_RUN
+    assert f"DG, friction.staleness.delay={delay}" in record["detail"]
 
 
 @pytest.mark.parametrize("late", [0.5, np.nan])
