@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
+STATE = tuple(field.name for field in fields(GateState))
 
 
 @dataclass(kw_only=True)
@@ -152,7 +153,7 @@ class KondoGate(nn.Module):
         self.config, self.group = config or KondoGateConfig(), group
         spelled = {"rate": "gate_rate"} if isinstance(self.config, KondoGateConfig) else {}
         check(self.settings, lambda name: spelled.get(name, name))
-        for name in vars(GateState()):
+        for name in STATE:
             self.register_buffer(name, None)
 
     @property
@@ -170,7 +171,7 @@ class KondoGate(nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """A saved state is taken as it is: its shapes are those of the batches it has seen."""
-        for name in vars(GateState()):
+        for name in STATE:
             saved = state_dict.get(prefix + name)
             self._buffers[name] = None if saved is None else torch.empty_like(saved)
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -217,7 +218,10 @@ class KondoGate(nn.Module):
         """
         settings = self.settings
         draw = draw or (lambda name, shape: torch.rand(shape, device=log_probs.device))
-        units = self._units(settings, log_probs.detach(), advantages.detach(), delight, mask, pools, draw)
+        entries = pricing.entries(
+            settings, log_probs, advantages, delight, mask, lambda: draw("priority", log_probs.shape)
+        )
+        units = pricing.units(entries, settings.unit, pools)
         shape, pooled = units.delight.shape, units.pooled(pools)
         coin = draw("coin", tuple(pooled.delight.shape)) if settings.mode == "bernoulli" else None
         own = slice(None)
@@ -226,33 +230,6 @@ class KondoGate(nn.Module):
         output, state = pricing.decision(settings, pooled, self.state, coin)
         each = ("gate_weights", "gate_probs", "delight")
         return replace(output, **{name: getattr(output, name)[..., own].reshape(shape) for name in each}), state
-
-    def _units(
-        self,
-        settings: GateSettings,
-        log_probs: Tensor,
-        advantages: Tensor,
-        delight: Tensor | None,
-        mask: Tensor | None,
-        pools: int,
-        draw: Draw,
-    ) -> Units:
-        """The units of a batch of entries."""
-        if advantages.shape != log_probs.shape:
-            raise ValueError(
-                f"advantages {tuple(advantages.shape)} must have the shape of log_probs {tuple(log_probs.shape)}."
-            )
-        chi = delight_of(log_probs, advantages) if delight is None else delight.detach()
-        priority = chi
-        if settings.priority != "delight":
-            noise = lambda: draw("priority", tuple(log_probs.shape))  # noqa: E731
-            priority = PRIORITIES[settings.priority](advantages, -log_probs, noise, settings.alpha)
-        sequences = settings.unit == "sequence" or (settings.unit == "auto" and mask is not None)
-        if sequences and chi.dim() < pools + 2:
-            raise ValueError(f'unit="sequence" needs a token axis after the batch; got shape {tuple(chi.shape)}.')
-        finite = (log_probs + chi + priority).isfinite()
-        exists = None if mask is None else mask.bool().expand_as(chi)
-        return pricing.units(chi, priority, finite, exists, sequences=sequences)
 
     def screen(
         self,

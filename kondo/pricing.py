@@ -5,11 +5,15 @@ Units are priced pool by pool: a tensor of units is [pools, n], one of prices [p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, overload
 
 import torch
 from torch import Tensor
+
+from kondo.priorities import PRIORITIES
+from kondo.signals import delight as delight_of
 
 if TYPE_CHECKING:
     from kondo.gate import GateSettings
@@ -82,15 +86,40 @@ class Units:
         return self.finite.shape[-1] if self.exists is None else self.exists.sum(-1, keepdim=True)
 
 
-def units(delight: Tensor, priority: Tensor, finite: Tensor, exists: Tensor | None, *, sequences: bool) -> Units:
+def entries(
+    settings: GateSettings,
+    log_probs: Tensor,
+    advantages: Tensor,
+    delight: Tensor | None = None,
+    mask: Tensor | None = None,
+    noise: Callable[[], Tensor] | None = None,
+) -> Units:
+    """Every decision as a unit by itself: χ = U · ℓ unless it is given, and the priority that is asked for."""
+    log_probs, advantages = log_probs.detach(), advantages.detach()
+    if advantages.shape != log_probs.shape:
+        raise ValueError(
+            f"advantages {tuple(advantages.shape)} must have the shape of log_probs {tuple(log_probs.shape)}."
+        )
+    chi = delight_of(log_probs, advantages) if delight is None else delight.detach()
+    rank = chi
+    if settings.priority != "delight":
+        draw = noise or (lambda: torch.rand_like(log_probs))
+        rank = PRIORITIES[settings.priority](advantages, -log_probs, draw, settings.alpha)
+    return Units(chi, rank, (log_probs + chi + rank).isfinite(), None if mask is None else mask.bool().expand_as(chi))
+
+
+def units(entries: Units, unit: str, pools: int) -> Units:
     """Each entry by itself; or each sequence, the last axis, by the mean over its T entries that exist,
     χ̄ = (1/T) Σ_t χ_t, finite if they all are. [..., T] → [...]"""
-    if not sequences:
-        return Units(delight, priority, finite, exists)
+    chi, rank, finite, exists = entries.delight, entries.priority, entries.finite, entries.exists
+    if unit != "sequence" and (unit != "auto" or exists is None):
+        return entries
+    if chi.dim() < pools + 2:
+        raise ValueError(f'unit="sequence" needs a token axis after the batch; got shape {tuple(chi.shape)}.')
     if exists is None:
-        return Units(delight.mean(-1), priority.mean(-1), finite.all(-1))
+        return Units(chi.mean(-1), rank.mean(-1), finite.all(-1))
     count = exists.sum(-1).clamp(min=1)
-    chi, rank = (torch.where(exists, x, 0.0).sum(-1) / count for x in (delight, priority))
+    chi, rank = (torch.where(exists, x, 0.0).sum(-1) / count for x in (chi, rank))
     return Units(chi, rank, (finite | ~exists).all(-1), exists.any(-1))
 
 

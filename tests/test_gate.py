@@ -364,7 +364,7 @@ def test_the_pure_steps_change_none_of_their_tensors():
     state = GateState(torch.randn(2, 6) + 9, torch.ones(2, 1, dtype=torch.long))
     given = [chi, finite, exists, state.history, state.drops]
     copies = [x.clone() for x in given]
-    units = pricing.units(chi, -chi, finite, exists, sequences=True).pooled(1)
+    units = pricing.units(pricing.Units(chi, -chi, finite, exists), "sequence", 1).pooled(1)
     output, after = pricing.decision(settings, units, state, torch.ones(2, 4))
     assert all(torch.equal(a, b) for a, b in zip(given, copies, strict=True))
     assert output.keep.sum(-1).tolist() == [1, 1]  # fed

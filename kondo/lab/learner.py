@@ -22,23 +22,27 @@ from kondo.pricing import GateState, KondoGateOutput
 from kondo.signals import taken
 
 
-@dataclass
+@dataclass(frozen=True)
 class Selection:
-    """The rows that are worth a backward pass, gathered to the front. k is the most that any seed kept."""
+    """The samples that are worth a backward pass, gathered to the front. k is the most that any seed kept."""
 
-    index: Tensor  # [S, k]: row numbers; seeds that kept fewer are padded with rows they skipped
+    index: Tensor  # [S, k]: their places in the batch; seeds that kept fewer are padded with samples they skipped
     weight: Tensor  # [S, k, …]: the gate's weight, 0 on padding
 
-    def rows(self, x: Tensor, group: int = 1) -> Tensor:
-        """[S, B, …] → [S, k, …]; or from one entry for each group of rows, [S, B/G, …]"""
-        index = self.index if group == 1 else self.index // group
-        if x.dim() == 2:
-            return x.gather(1, index)
-        return x[torch.arange(len(x), device=x.device).unsqueeze(-1), index]
+    def of(self, x: Tensor, group: int = 1) -> Tensor:
+        """[S, B, …] → [S, k, …]; or from one entry for each group of samples, [S, B/G, …]"""
+        return gather(x, self.index if group == 1 else self.index // group)
+
+
+def gather(x: Tensor, index: Tensor) -> Tensor:
+    """Each seed's own samples. [S, B, …], [S, k] → [S, k, …]"""
+    if x.dim() == 2:
+        return x.gather(1, index)
+    return x[torch.arange(len(x), device=x.device).unsqueeze(-1), index]
 
 
 def select(weight: Tensor) -> tuple[Selection, Tensor]:
-    """Gather what has weight; a row is kept if any of its decisions is. [S, B, …] → the selection, kept rows [S]"""
+    """Gather what has weight, a sample if any of its decisions has. [S, B, …] → the selection, how many samples [S]"""
     keep = weight.flatten(2).any(-1) if weight.dim() > 2 else weight != 0  # [S, B]
     kept = keep.sum(dim=1)  # [S]
     most = int(kept.max())
@@ -47,9 +51,7 @@ def select(weight: Tensor) -> tuple[Selection, Tensor]:
         index = index.view(len(keep), most)
     else:
         index = keep.byte().sort(dim=1, descending=True, stable=True).indices[:, :most]
-    selection = Selection(index, weight)
-    selection.weight = selection.rows(weight)
-    return selection, kept
+    return Selection(index, gather(weight, index)), kept
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,14 @@ class Screening:
     state: GateState
     """What the gate is to remember."""
     chosen: Selection
-    kept: Tensor  # [S]: rows
+    kept: Tensor  # [S]: how many samples
 
 
 @dataclass(frozen=True)
 class Gradient:
     """The gradient of every seed's loss."""
 
-    tensors: Sequence[Tensor]  # one per parameter, [S, …]; none where no row is in the graph
+    tensors: Sequence[Tensor]  # one per parameter, [S, …]; none where no sample is in the graph
     active: Tensor  # [S] bool: seeds that have something to learn from
     finite: Tensor  # [S] bool: seeds that met no non-finite number
 
@@ -115,7 +117,7 @@ class Learner:
 
     def update(self, batch: Batch, step: int) -> None:
         """One update of every seed that has something to learn from."""
-        gradient = self._learn_from_all(batch, step) if self.gate is None else self._learn_from_some(batch, step)
+        gradient = self._learn_from_all(batch, step) if self.gate is None else self._learn_from_survivors(batch, step)
         active = gradient.active
         if not self.all_finite or not gradient.finite.all():
             self.diverged[~gradient.finite & (self.diverged < 0)] = step
@@ -132,12 +134,12 @@ class Learner:
             gradient = self.gradient(batch, forward, step)
         with self.ledger.phase("screen"):
             self._teach_screen(batch, forward, step)
-        rows, decisions = batch.actions.shape[1], batch.actions[0].numel()
-        screened = rows if "delight" in self.wants and not self.screen.exact else 0
-        self.ledger.add(screened=screened, nominal=rows, backward=rows, backward_tokens=decisions)
+        samples, decisions = batch.actions.shape[1], batch.actions[0].numel()
+        screened = samples if "delight" in self.wants and not self.screen.exact else 0
+        self.ledger.add(screened=screened, nominal=samples, backward=samples, backward_tokens=decisions)
         return gradient
 
-    def _learn_from_some(self, batch: Batch, step: int) -> Gradient:
+    def _learn_from_survivors(self, batch: Batch, step: int) -> Gradient:
         assert self.gate is not None
         with self.ledger.phase("screen"):
             screening = self.screening(batch, step)
@@ -146,11 +148,11 @@ class Learner:
         self.price = screening.decision.price
         with self.ledger.phase("backward"):
             gradient = self.gated_gradient(batch, screening)
-        rows, tokens = batch.actions.shape[1], batch.actions[0, 0].numel()
+        samples, tokens = batch.actions.shape[1], batch.actions[0, 0].numel()
         kept, rate, weights = screening.kept, self.gate.settings.rate, screening.decision.gate_weights
         self.ledger.add(
-            screened=rows * ((batch.log_policy is None) + (not self.screen.exact)),
-            nominal=rows * (weights.flatten(1).double().mean(dim=1) if rate is None else rate),
+            screened=samples * ((batch.log_policy is None) + (not self.screen.exact)),
+            nominal=samples * (weights.flatten(1).double().mean(dim=1) if rate is None else rate),
             backward=kept,
             backward_tokens=kept * tokens,
         )
@@ -197,7 +199,7 @@ class Learner:
         return Screening(forward, delight, decision, state, *select(weight))
 
     def gradient(self, batch: Batch, forward: Forward, step: int) -> Gradient:
-        """∇ of the mean loss over all rows, through the forward pass that was made."""
+        """∇ of the mean loss over all samples, through the forward pass that was made."""
         loss = self.losses(
             log_prob=lambda: forward.log_prob,
             target_log_prob=lambda: taken(forward.log_policy, batch.contexts.targets),
@@ -215,15 +217,15 @@ class Learner:
         finite = ~screening.forward.log_prob.flatten(1).isnan().any(dim=1)
         if chosen.index.shape[1] == 0:
             return Gradient([], active, finite)
-        actions = chosen.rows(batch.actions)
-        log_policy = self.policy.log_policy(self.leaves, chosen.rows(batch.contexts.inputs, batch.group), actions)
+        actions = chosen.of(batch.actions)
+        log_policy = self.policy.log_policy(self.leaves, chosen.of(batch.contexts.inputs, batch.group), actions)
         kept = chosen.weight != 0
         loss = self.losses(
             log_prob=lambda: taken(log_policy, actions),
-            target_log_prob=lambda: taken(log_policy, chosen.rows(batch.contexts.targets)),
-            advantage=lambda: torch.where(kept, chosen.rows(screening.forward.advantage), 0.0),  # NaN · 0 would be NaN
-            delight=lambda: chosen.rows(screening.delight),
-            actor_log_prob=lambda: chosen.rows(batch.actor_log_prob),
+            target_log_prob=lambda: taken(log_policy, chosen.of(batch.contexts.targets)),
+            advantage=lambda: torch.where(kept, chosen.of(screening.forward.advantage), 0.0),  # NaN · 0 would be NaN
+            delight=lambda: chosen.of(screening.delight),
+            actor_log_prob=lambda: chosen.of(batch.actor_log_prob),
             weight=lambda: chosen.weight,
         )
         total = torch.where(kept, loss, 0.0).flatten(1).sum(dim=1) / batch.actions[0].numel()  # [S]

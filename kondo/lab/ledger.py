@@ -35,9 +35,9 @@ class Ledger:
         for name, count in counts.items():
             self.counts[name] += count
 
-    def pad(self, rows: int) -> None:
-        """Rows of weight zero that only level the seeds of a block: computed, but no seed's own cost."""
-        self.timed["padding"] += rows
+    def pad(self, samples: int) -> None:
+        """Samples of weight zero that only level the seeds of a block: computed, but no seed's own cost."""
+        self.timed["padding"] += samples
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
