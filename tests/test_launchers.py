@@ -21,11 +21,12 @@ import yaml
 from analysis.interrupts import held, interruptible
 from analysis.load import load_figure, read_plan
 from experiments import launchers, runs
-from experiments.compose import single, sweep
+from experiments.compose import single, sweep, with_value
 from experiments.jobs import ROOT
 from experiments.launchers import Basic, Joblib, launcher
 from experiments.reproduce import in_order
 from experiments.train import outcomes, train_all
+from kondo.lab.config.cell import parse
 from kondo.lab.runs import in_training, read_status
 from kondo.schema import ConfigError
 from tests.test_runs import log_of
@@ -127,9 +128,14 @@ def members(session: int) -> list[int]:
 @pytest.mark.slow
 def test_a_sweep_whose_workers_are_killed_ends_with_every_run_correct(tmp_path):
     """200 runs; after every 20 that end a worker is killed in the middle of another: 5% of the runs lose theirs."""
-    words = ["method=dgk", f"gate.rate={','.join(str(k / 200) for k in range(1, 201))}", "wandb.mode=disabled"]
-    words += ["seeds=1", "steps=10", "evals=2", "task.contexts=2", "task.arms=3", "task.batch=10"]
-    todo = todo_of([*words, f"runs={tmp_path}/killed"])
+    words = ["method=dgk", "seeds=1", "steps=10", "evals=2", "task.contexts=2", "task.arms=3", "task.batch=10"]
+
+    def todo_in(root: Path) -> list:
+        one = single([*words, f"runs={root}", "wandb.mode=disabled"])
+        cells = [parse(with_value(one.cell.plain(), "gate.rate", k / 200)) for k in range(1, 201)]
+        return [(job, block) for job in (replace(one, cell=cell) for cell in cells) for block in job.blocks()]
+
+    todo = todo_in(tmp_path / "killed")
     assert len(todo) == 200
     rng, ended, kills = random.Random(0), Counter[str](), 0
     for event in outcomes(todo, Joblib(n_jobs=2)):
@@ -141,7 +147,7 @@ def test_a_sweep_whose_workers_are_killed_ends_with_every_run_correct(tmp_path):
             kills += 1
     assert kills == 10
     assert ended == {"done": 200}
-    assert train_all(todo_of([*words, f"runs={tmp_path}/whole"]), Basic()) == {}
+    assert train_all(todo_in(tmp_path / "whole"), Basic()) == {}
     assert logs(tmp_path / "killed") == logs(tmp_path / "whole")
 
 

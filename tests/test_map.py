@@ -66,6 +66,8 @@ def test_a_part_imports_only_what_the_map_allows(name):
 
 def test_importing_the_library_imports_nothing_of_the_lab_and_analysis_nothing_of_torch():
     for statement, absent in (("import kondo", "kondo.lab"), ("import analysis.report", "torch")):
-        check = f"{statement}, sys; print([m for m in sys.modules if m == {absent!r} or m.startswith({absent + '.'!r})])"
+        check = (
+            f"{statement}, sys; print([m for m in sys.modules if m == {absent!r} or m.startswith({absent + '.'!r})])"
+        )
         done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, cwd=ROOT, check=True)
         assert done.stdout == "[]\n", statement
