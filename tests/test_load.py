@@ -334,7 +334,7 @@ def test_show_tells_what_was_asked_for_and_which_column_is_the_error(root, capsy
 @pytest.fixture
 def here(monkeypatch):
     """Figures are drawn in this process."""
-    monkeypatch.setattr(draw.os, "sched_getaffinity", lambda process: {0})
+    monkeypatch.setattr(draw.joblib, "cpu_count", lambda: 1)
 
 
 def second_plan(root: Path, cells: list) -> None:
@@ -400,7 +400,7 @@ def dies(*arguments):
 @pytest.mark.slow
 def test_a_process_that_dies_drawing_stops_nothing_but_the_drawing(root, monkeypatch):
     monkeypatch.setattr(draw, "draw", dies)
-    monkeypatch.setattr(draw.os, "sched_getaffinity", lambda process: {0, 1})
+    monkeypatch.setattr(draw.joblib, "cpu_count", lambda: 2)
     drawn = dict(draw.draw_all([FIGURE, "gambling"], [(root, root.parent)], "smoke"))
     assert set(drawn) == {FIGURE, "gambling"}
     assert all(each.trouble for (each,) in drawn.values())
