@@ -195,6 +195,7 @@ def test_every_claim_has_a_world_in_which_it_is_true_and_one_in_which_it_is_fals
     assert all(set(world.parts) == {"o"} for world in EVERY if world.name == "noisy")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", TRUE.values(), ids=str)
 def test_no_verdict_depends_on_display_names(world, monkeypatch):
     """Not even on their being different."""
@@ -202,6 +203,7 @@ def test_no_verdict_depends_on_display_names(world, monkeypatch):
     world.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", CLAIMS)
 def test_what_a_claim_is_not_about_is_not_judged(id):
     made = TRUE[id].build()
@@ -222,6 +224,7 @@ def test_two_cells_under_one_setting_are_an_error_that_names_where_they_differ(i
         CLAIMS[id].judge(twice)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", CLAIMS)
 def test_a_setting_that_was_not_run_is_named(id):
     made = TRUE[id].build()
@@ -236,6 +239,7 @@ def test_a_setting_that_was_not_run_is_named(id):
     assert named > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", CLAIMS)
 def test_few_seeds_are_inconclusive(id):
     made = TRUE[id].build()
