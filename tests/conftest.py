@@ -38,3 +38,16 @@ def trained(cell: Cell, seeds: list[int], steps: int | None = None) -> Engine:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+SLOW = {
+    *("config", "data", "kernels", "launchers", "learner", "load", "mirror", "mnist", "parallel", "reversal", "runs"),
+    *("setup", "studies", "transformers", "trl"),
+}
+"""Modules that start processes, train transformers or compose many configs: `make test-fast` leaves them out."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.stem.removeprefix("test_") in SLOW:
+            item.add_marker("slow")

@@ -22,8 +22,6 @@ from kondo.lab.tasks import TASKS
 from kondo.objectives import METHODS, method, settings
 from kondo.schema import ConfigError
 
-pytestmark = pytest.mark.slow  # Hydra takes a tenth of a second for each config
-
 CHOICES = sorted(
     f"{path.parent.name}={path.stem}" for path in CONF.glob("*/*.yaml") if path.parent.name != "experiment"
 )
