@@ -41,8 +41,21 @@ def _seeded() -> None:
 
 
 SLOW = {
-    *("config", "data", "kernels", "launchers", "learner", "load", "mirror", "mnist", "parallel", "reversal", "runs"),
-    *("setup", "studies", "transformers", "trl"),
+    *(
+        "analysis",
+        "config",
+        "data",
+        "kernels",
+        "launchers",
+        "learner",
+        "load",
+        "mirror",
+        "mnist",
+        "parallel",
+        "reversal",
+        "runs",
+    ),
+    *("screens", "setup", "studies", "transformers", "trl"),
 }
 """Modules that start processes, train transformers or compose many configs: `make test-fast` leaves them out."""
 

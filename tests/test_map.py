@@ -64,6 +64,7 @@ def test_a_part_imports_only_what_the_map_allows(name):
             assert module.split(".")[0] not in refused, f"{path.relative_to(ROOT)} imports {module}"
 
 
+@pytest.mark.slow
 def test_importing_the_library_imports_nothing_of_the_lab_and_analysis_nothing_of_torch():
     for statement, absent in (("import kondo", "kondo.lab"), ("import analysis.report", "torch")):
         check = (
