@@ -312,6 +312,10 @@ def damaged(mirror: Mirror) -> None:
     mirror.files = {name: body[:-12] + b"\0" * 4 + body[-8:] for name, body in mirror.files.items()}
 
 
+def garbled(mirror: Mirror) -> None:
+    mirror.files = {name: body[:10] + b"\xff" * 100 for name, body in mirror.files.items()}
+
+
 def other(mirror: Mirror) -> None:
     mirror.files = {name: gzip.compress(gzip.decompress(body)[:-1] + b"?") for name, body in mirror.files.items()}
 
@@ -339,6 +343,7 @@ def silent(mirror: Mirror) -> None:
 
 WAYS = [
     (damaged, "damaged archive"),
+    (garbled, "damaged archive"),
     (other, "has the wrong sha256"),
     (no_archive, "damaged archive"),
     (absent, "404"),
@@ -595,6 +600,23 @@ def test_the_error_tells_every_link_with_its_reason_and_where_to_put_the_files(s
 
 
 # Several processes
+
+
+def test_who_waited_for_another_s_download_asks_nobody(source, mirror, tmp_path, monkeypatch):
+    fake_torchvision(tmp_path, monkeypatch, mnist=f"pathlib.Path({str(tmp_path / 'asked')!r}).touch()")
+    raw = tmp_path / "data" / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    waiting = threading.Thread(target=data.ensure, args=("mnist", tmp_path / "data"))
+    with data._alone(raw):
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive()
+        shutil.copytree(source, raw, dirs_exist_ok=True)
+    waiting.join(30)
+    assert is_all_there(tmp_path / "data", source)
+    assert mirror.asked == []
+    assert not (tmp_path / "asked").exists()
+
 
 CHILD = """
 import json, pathlib, sys
