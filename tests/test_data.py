@@ -320,6 +320,11 @@ def other(mirror: Mirror) -> None:
     mirror.files = {name: gzip.compress(gzip.decompress(body)[:-1] + b"?") for name, body in mirror.files.items()}
 
 
+def damaged_and_breaking(mirror: Mirror) -> None:
+    damaged(mirror)
+    mirror.cut = 3000
+
+
 def no_archive(mirror: Mirror) -> None:
     mirror.files = dict.fromkeys(mirror.files, b"<html>Please log in</html>")
 
@@ -344,6 +349,7 @@ def silent(mirror: Mirror) -> None:
 WAYS = [
     (damaged, "damaged archive"),
     (garbled, "damaged archive"),
+    (damaged_and_breaking, "damaged archive"),
     (other, "has the wrong sha256"),
     (no_archive, "damaged archive"),
     (absent, "404"),
@@ -363,6 +369,8 @@ def test_a_mirror_that_fails_is_never_used_and_the_next_one_serves(
     assert is_all_there(tmp_path / "data", source)
     assert [name for name, _ in second.asked][-3:] == OTHERS
     assert {name for name, _ in mirror.asked} == {FIRST}  # the mirror that works is asked first from then on
+    if spoil is not damaged_and_breaking and spoil is not truncating:
+        assert len(mirror.asked) == 1  # what came whole and is damaged is not asked for again
 
 
 @pytest.mark.parametrize(("spoil", "reason"), WAYS)

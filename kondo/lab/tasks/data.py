@@ -276,14 +276,16 @@ def _part(folder: Path, name: str) -> Path:
 def _from_mirror(url: str, dataset: str, name: str, scratch: Path, folder: Path) -> None:
     """Fetch an archive, continued from the part that is here, unpack it and keep what is what it should be."""
     part = _part(folder, name)
-    in_one_piece = download(url, part)
-    try:
-        _unpack(dataset, name, part, scratch / "unpacked")
-    except ValueError:
-        part.unlink()
-        if in_one_piece:
-            raise
-        return _from_mirror(url, dataset, name, scratch, folder)  # the pieces did not fit
+    for anew in (False, True):
+        in_one_piece = download(url, part)
+        try:
+            _unpack(dataset, name, part, scratch / "unpacked")
+        except ValueError:
+            part.unlink()
+            if in_one_piece or anew:
+                raise
+        else:
+            break
     _put(scratch / "unpacked", folder / name)
     part.unlink()
 
