@@ -415,8 +415,9 @@ def test_a_runs_folder_with_a_space_works_from_make_to_the_report(tmp_path):
         (tmp_path / path).touch()
 
     def make(*words: str) -> str:
-        asked = ["make", "--dry-run", "SCALE=smoke", "RUNS=my runs", *words]
-        printed = subprocess.run(asked, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+        asked = ["make", "--dry-run", "--no-print-directory", "SCALE=smoke", "RUNS=my runs", *words]
+        outside = {key: value for key, value in os.environ.items() if not key.startswith("MAKE")}
+        printed = subprocess.run(asked, cwd=tmp_path, env=outside, capture_output=True, text=True, check=True).stdout
         _, dash, module, *rest = shlex.split(printed)
         assert dash == "-m"
         process = command(module, *rest, home=tmp_path)
