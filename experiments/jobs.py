@@ -55,7 +55,13 @@ def _fade(intensity: Any, full: float | None, default: float) -> float | None:
     return default if intensity is None else round((1 - _level(intensity)) * full, 6)
 
 
+def _coarse(intensity: Any, default: str) -> str | None:
+    """${coarse:intensity,default}: bf16, int8 or int4, by thirds of the intensity, and exact at 0; or the default."""
+    return default if intensity is None else (None, "bf16", "int8", "int4")[math.ceil(_level(intensity) * 3)]
+
+
 OmegaConf.register_new_resolver("dial", _dial, replace=True)
+OmegaConf.register_new_resolver("coarse", _coarse, replace=True)
 OmegaConf.register_new_resolver("fade", _fade, replace=True)
 OmegaConf.register_new_resolver("crowd", _crowd, replace=True)
 
