@@ -31,8 +31,8 @@ from matplotlib.figure import Figure
 
 from analysis import figures as package
 from analysis import style
-from analysis.interrupts import held, quietly
 from analysis.load import final, read_figure
+from kondo.lab.interrupts import held, quietly
 
 SCALES = ("smoke", "laptop", "paper")
 

@@ -26,8 +26,9 @@ import pandas as pd
 
 from analysis.claims import CLAIMS, INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED, Claim, Finding
 from analysis.draw import SCALES, draw_all, figures, reason
-from analysis.interrupts import quietly
-from analysis.load import Plan, final, read_figure, read_plan, read_status, run_folders, spent
+from analysis.load import final, read_figure
+from kondo.lab.interrupts import quietly
+from kondo.lab.records import Plan, cell_of, read_plan, read_status, run_folders, spent
 
 CSS = Path(__file__).with_name("report.css")
 MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", INCONCLUSIVE: "…", NOT_RUN: "–"}
@@ -223,7 +224,7 @@ def _gaps(source: Source, plan: Plan) -> list[str]:
     frame, damaged = source.read(plan.figure)
     gaps = [f"damaged: {sentence}" for sentence in damaged]
     for folder in run_folders(source.runs, plan.cells):
-        name, status = plan.name(folder.name.partition("-s")[0]), read_status(folder)
+        name, status = plan.name(cell_of(folder)), read_status(folder)
         if status.get("status") == "diverged":
             when = ", ".join(f"seed {seed} at step {step}" for seed, step in status.get("diverged", {}).items())
             gaps.append(f"diverged: {name} ({when})")

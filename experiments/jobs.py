@@ -15,10 +15,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from analysis.load import read_log
 from kondo.lab.config.cell import Cell, gated, parse
 from kondo.lab.frictions import FRICTIONS
-from kondo.lab.runs import Block, blocks, finished
+from kondo.lab.records import read_log
+from kondo.lab.training import Block, blocks, finished
 from kondo.objectives import METHODS
 from kondo.schema import ConfigError, build, knob
 
@@ -222,13 +222,13 @@ def _solved(job: Job) -> bool:
     return all(finished(block, runs) for block in job.blocks()) and any(
         row.get(error) is not None and row[error] <= job.launch.search.solved
         for block in job.blocks()
-        for row in read_log(block.folder(runs) / "metrics.jsonl")
+        for row in read_log(block.folder(runs))
     )
 
 
 def final_error(job: Job) -> float:
     """The mean over seeds of the last error in its logs; NaN where there is none."""
     runs, error = Path(job.launch.runs), job.cell.error or ""
-    rows = [row for block in job.blocks() for row in read_log(block.folder(runs) / "metrics.jsonl")]
+    rows = [row for block in job.blocks() for row in read_log(block.folder(runs))]
     ends = [row[error] for row in rows if row["step"] == job.cell.steps and row.get(error) is not None]
     return fmean(ends) if ends else math.nan

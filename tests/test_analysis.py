@@ -16,7 +16,7 @@ from scipy.stats import norm as normal
 from scipy.stats import t as student
 
 from analysis import claims, draw, report, stats, style
-from analysis.load import final, load, read_plan
+from analysis.load import final, load
 from analysis.style import COLOURS, FORMATS, NAMES
 from experiments import plans, reproduce, runs
 from experiments.compose import sweep
@@ -24,6 +24,7 @@ from experiments.jobs import ROOT
 from experiments.launchers import Basic
 from experiments.train import train_all
 from kondo.lab.ledger import COUNTS, TIMED
+from kondo.lab.records import read_plan
 from kondo.objectives import METHODS
 from tests.test_load import sign
 

@@ -8,7 +8,6 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.load import read_runs
 from experiments import plans
 from experiments.compose import single, sweep
 from experiments.jobs import CONF, ROOT
@@ -17,8 +16,9 @@ from experiments.reproduce import unfinished
 from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
 from kondo.lab.frictions import FRICTIONS
-from kondo.lab.runs import train
+from kondo.lab.records import read_runs
 from kondo.lab.tasks import TASKS
+from kondo.lab.training import train
 from kondo.objectives import METHODS, method, settings
 from kondo.schema import ConfigError
 

@@ -13,10 +13,24 @@ import pytest
 import yaml
 
 from analysis import claims, draw, report
-from analysis.load import load, load_figure, plan_path, read_figure, read_plan, read_runs
+from analysis.load import load, load_figure, read_figure
 from experiments import runs
 from kondo.lab.config.cell import SCHEMA
-from kondo.lab.runs import Block, train
+from kondo.lab.records import (
+    CONFIG,
+    LOG,
+    STATUS,
+    Damaged,
+    checked_run,
+    composed_path,
+    parse_status,
+    plan_path,
+    read_plan,
+    read_plans,
+    read_run,
+    read_runs,
+)
+from kondo.lab.training import Block, train
 from tests.conftest import cell
 
 FIGURE = "bandit_pareto"
@@ -193,6 +207,26 @@ def test_a_record_that_cannot_be_true_is_left_out_and_named(root, damage, capsys
     assert left_out(root, capsys).startswith(f"{folder}: ")
 
 
+def test_a_run_is_checked_the_same_wherever_its_bytes_come_from(root):
+    folder = DAMAGED.folder(root)
+    files = {name: (folder / name).read_bytes() for name in (CONFIG, LOG)}
+    status = parse_status((folder / STATUS).read_bytes())
+    read = read_run(folder)
+    shutil.rmtree(root)
+    assert checked_run(folder.name, files, status) == read
+    assert read.rows == [json.loads(line) for line in files[LOG].splitlines()]
+    for name, held, known, problem in (
+        (f"{CELLS[1].key()}-s0-1", files, status, "another config than the folder's name says"),
+        (f"{CELLS[0].key()}-s0-2", files, status, "other seeds than the folder's name says"),
+        ("run", files, status, "no name of a run"),
+        (folder.name, files | {LOG: files[LOG] + b"\n"}, status, f"{LOG} was changed"),
+        (folder.name, {CONFIG: files[CONFIG]}, status, f"{LOG} cannot be read"),
+        (folder.name, files, status | {"status": "running"}, f"{STATUS} cannot be read"),
+    ):
+        with pytest.raises(Damaged, match=problem):
+            checked_run(name, held, known)
+
+
 UNSIGNED = {
     "a changed log": changed_rows(entropy=1.0),
     "a changed config": changed_config(choices={"method": "dg"}),
@@ -296,6 +330,12 @@ def test_a_plan_that_is_none_gets_one_sentence_and_is_absent(root, content, caps
     assert said.count("\n") == 1
     assert said.startswith(f"{path}: ")
     assert draw.main([FIGURE, "--runs", str(root), "--scale", "smoke", "--out", str(root.parent)]) == 1
+
+
+def test_a_sweep_that_is_kept_beside_its_plan_is_no_plan(root, capsys):
+    composed_path(root, "smoke", FIGURE).write_text('{"digest": ""}')
+    assert [plan.figure for plan in read_plans(root)] == [FIGURE]
+    assert capsys.readouterr().err == ""
 
 
 def test_a_plan_that_is_a_folder_is_absent(root):

@@ -19,6 +19,7 @@ from kondo.lab.baselines import BASELINES
 from kondo.lab.frictions import FRICTIONS, Friction
 from kondo.lab.optimizer import OptimizerSettings
 from kondo.lab.probes import PROBES, ProbeSettings
+from kondo.lab.records import key_of
 from kondo.lab.screens import ScreenSettings
 from kondo.lab.studies import STUDY_PRICE, Study
 from kondo.lab.tasks import TASKS, Task
@@ -66,7 +67,7 @@ class Cell:
 
     @functools.cached_property
     def _key(self) -> str:
-        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
+        return key_of(self.plain())
 
     @functools.cached_property
     def _text(self) -> str:
