@@ -1,21 +1,21 @@
-"""The few ways in which the figures draw."""
+"""The few ways in which the figures draw; matplotlib is imported where it is needed, so that claims do without."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis import style
 from analysis.load import final
 from analysis.stats import bootstrap, pareto_front
 from analysis.style import label
 from analysis.tables import SETTING, aggregate, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DASHES = ("-", "--", ":", "-.", (0, (1, 3)))
 
@@ -45,6 +45,8 @@ def lines(axes: Axes, table: pd.DataFrame, x: str, y: str = "error", by: Sequenc
 
 def log_percent(axes: Axes) -> None:
     """A log axis from left to right with few labels, in percent, where its range is too short for powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.percent(value)))
@@ -138,5 +140,7 @@ def pareto_panel(axes: Axes, table: pd.DataFrame, cost: str, references: Sequenc
 
 def panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
     """A grid of axes at the suite's size per panel."""
+    from matplotlib import pyplot as plt
+
     size = (4.3 * columns if columns > 1 else 6.4, 3.3 * rows if rows > 1 else 3.9)
     return plt.subplots(rows, columns, figsize=size, **options)

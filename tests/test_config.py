@@ -51,7 +51,7 @@ def test_every_cell_of_every_plan_has_a_name_of_its_own(planned):
         assert {job.launch.scale for job in jobs} == {"laptop"}
         assert len({job.name for job in jobs}) == len({job.cell.key() for job in jobs}) == len(jobs) > 0, name
         assert len({job.cell.evals for job in jobs}) == 1
-        assert (ROOT / "analysis" / "figures" / f"{name}.py").exists()
+        assert (ROOT / "analysis" / "experiments" / f"{name}.py").exists()
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from analysis import claims, draw, report
+from analysis import draw, judge, report
+from analysis.experiments import experiments
 from analysis.load import load, load_figure, read_figure
 from experiments import runs
 from kondo.lab.config.cell import SCHEMA
@@ -421,7 +422,7 @@ def test_a_figure_that_cannot_be_drawn_stops_no_other_and_says_why(root, here, p
         raise KeyError("no <such> column\nat all")
 
     second_plan(root, CELLS)
-    monkeypatch.setattr(draw.figures()["mnist_pareto"], part, broken)
+    monkeypatch.setattr(experiments()["mnist_pareto"], part, broken)
     words = ["mnist_pareto", FIGURE, "--runs", str(root), "--scale", "smoke", "--out", str(root.parent / "figures")]
     assert draw.main(words) == 1
     undrawn, drawn = capsys.readouterr().out.splitlines()
@@ -453,10 +454,10 @@ def test_a_claim_that_cannot_be_checked_stops_no_other_and_says_why(root, here, 
         raise ZeroDivisionError("by <nothing>")
 
     before = reported(root)[1]
-    monkeypatch.setitem(claims.CLAIMS, "J12-bandit", replace(claims.CLAIMS["J12-bandit"], check=broken))
+    monkeypatch.setitem(judge.CLAIMS, "J12-bandit", replace(judge.CLAIMS["J12-bandit"], check=broken))
     code, records, page = reported(root)
     assert code == 1
-    assert records["J12-bandit"]["verdict"] == claims.NOT_RUN
+    assert records["J12-bandit"]["verdict"] == judge.NOT_RUN
     assert records["J12-bandit"]["detail"] == "cannot be checked: ZeroDivisionError: by <nothing>"
     assert set(records["J12-bandit"]) == set(before["J12-bandit"])
     assert {key: value for key, value in records.items() if key != "J12-bandit"} == {
@@ -466,7 +467,7 @@ def test_a_claim_that_cannot_be_checked_stops_no_other_and_says_why(root, here, 
 
 
 def test_what_a_figure_shows_is_told_or_why_not(root, here, monkeypatch):
-    module = draw.figures()[FIGURE]
+    module = experiments()[FIGURE]
     monkeypatch.setattr(module, "measured", lambda table: f"{len(table)} rows <b>", raising=False)
     assert re.search(r"Measured: \d+ rows &lt;b&gt;\.</p>", reported(root)[2])
     monkeypatch.setattr(module, "measured", lambda table: 1 / 0)
@@ -478,7 +479,7 @@ def test_what_a_figure_shows_is_told_or_why_not(root, here, monkeypatch):
 def test_the_name_of_a_folder_is_no_html(root, here, monkeypatch):
     name = "<img src=x onerror=alert(1)>"
     other = Path(shutil.copytree(root, root.parent / name))
-    monkeypatch.setattr(draw.figures()[FIGURE], "measured", lambda table: "much", raising=False)
+    monkeypatch.setattr(experiments()[FIGURE], "measured", lambda table: "much", raising=False)
     _, _, page = reported(root, "--compare", str(other))
     assert name not in page
     assert page.count("(&lt;img src=x onerror=alert(1)&gt;)") >= 4
@@ -496,14 +497,14 @@ def test_figures_and_reports_of_each_scale_have_a_folder_of_their_own(root, here
 
 
 def test_the_version_of_the_paper_is_told_beside_what_it_reports(root, here, monkeypatch):
-    judge = claims.Claim.judge
-    monkeypatch.setattr(claims.Claim, "judge", lambda self, frame: judge(self, frame) | {"version": "<v2>"})
+    judged = judge.Claim.judge
+    monkeypatch.setattr(judge.Claim, "judge", lambda self, frame: judged(self, frame) | {"version": "<v2>"})
     _, records, page = reported(root)
     assert page.count("(&lt;v2&gt;)</td></tr>") == len(records)
 
 
 def test_every_verdict_has_a_mark_and_a_look_and_is_explained(root, here):
-    words = {claims.REPRODUCED, claims.PARTLY, claims.NOT, claims.INCONCLUSIVE, claims.NOT_RUN}
+    words = {judge.REPRODUCED, judge.PARTLY, judge.NOT, judge.INCONCLUSIVE, judge.NOT_RUN}
     assert set(report.MARKS) == words
     assert len(set(report.MARKS.values())) == len(words)
     looks = report.CSS.read_text()

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
-from analysis.studies import note, spread, unfold
+from analysis.judge import JOY, Finding, claim, found
+from analysis.settings import DG, FREE, Settings
+from analysis.studies import note, on_grid, replicates, spread, studied, unfold
+from analysis.tables import matching
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PROB, ADVANTAGE = 0.1, 0.5
 """Where the cuts are made."""
@@ -62,3 +68,40 @@ def plot(table: pd.DataFrame) -> Figure:
     grid[2].legend(fontsize=7.5, loc="center left")
     note(figure, table)
     return figure
+
+
+@claim(
+    "DG-gate",
+    "In expectation DG is the gate with a coin at price 0 and temperature 1, and the hard gate its limit η → 0",
+    "definition",
+    "gate_coefficient",
+    version=JOY,
+    where={"task.name": "gate_coefficient"},
+)
+def dg_is_a_soft_gate(frame: pd.DataFrame) -> Finding:
+    """The simulated coin's weights differ from DG's by no more than five standard errors, over all U and π; at η = 0.1
+    they are within 1% of the hard gate's wherever |χ| > 1."""
+    coin = {**FREE, "gate.mode": "bernoulli"}
+    warm, cold = ({**coin, "gate.temperature": eta} for eta in (1.0, 0.1))
+    settings: Settings = {"warm": warm, "cold": cold, "dg": DG, "hard": FREE}
+    if few := replicates(frame, list(settings.values())):
+        return few
+    place = ["advantage", "prob"]
+    columns = [*place, "weight", "weight_simulated"]
+    rows = {key: on_grid(matching(frame, setting), place, columns) for key, setting in settings.items()}
+    coins, colder = (rows[key].groupby(place)["weight_simulated"].mean() for key in ("warm", "cold"))
+    dg, hard = (rows[key].groupby(place)["weight"].first() for key in ("dg", "hard"))
+    tosses = rows["warm"]["task.batch"].iloc[0] * rows["warm"]["seed"].nunique()
+    off = float(((coins - dg) / np.sqrt(dg * (1 - dg) / tosses)).abs().max())
+    chi = pd.Series({key: -key[0] * math.log(key[1]) for key in hard.index})
+    far = float((colder - hard)[chi.abs() > 1].abs().max())
+    return found(
+        [
+            (f"DG's weight within five standard errors: {off:.1f}", off < 5),
+            (f"the hard gate's within 1% at η = 0.1: {far:.1g}", far < 0.01),
+        ],
+        f"largest deviation from DG's weight {off:.1f} standard errors over {len(dg)} samples (U, π); from the hard "
+        f"gate's at η = 0.1, where |χ| > 1, {far:.1g}",
+        off,
+        **studied(frame),
+    )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots
-from analysis.studies import spread, unfold
+from analysis.judge import JOY, Finding, claim, found
+from analysis.settings import method
+from analysis.studies import on_grid, replicates, spread, studied, unfold
+from analysis.tables import matching
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EXACT = ["critical", "misranked", "misranked_skewed"]
 SIMULATED = ["misranked_simulated", "misranked_skewed_simulated"]
@@ -70,3 +77,43 @@ def plot(table: pd.DataFrame) -> Figure:
     )
     figure.supxlabel(text, fontsize=7.5, color="#666666", x=0.01, ha="left")
     return figure
+
+
+@claim(
+    "J3",
+    "Bandit: an additive mix ranks failures above successes for α below L/(1+L), L = log(p(K−1)/(1−p)); delight never",
+    "Prop. 2",
+    "priority_ranking",
+    version=JOY,
+    where={"task.name": "priority_ranking"},
+)
+def mixes_misrank(frame: pd.DataFrame) -> Finding:
+    """Every simulated (p, K, α) with equal wrong arms is on the predicted side; no failure is above a success by
+    delight, with equal or unequal wrong arms."""
+    wanted = [method("dgk", **{"gate.priority": priority}) for priority in ("additive", "delight")]
+    if few := replicates(frame, wanted):
+        return few
+    columns = ["p", "critical", "misranked_simulated", "misranked_skewed_simulated"]
+    axes = ["gate.alpha", "task.arms", "p"]
+    mixes, delight = (on_grid(matching(frame, setting), axes, columns) for setting in wanted)
+    mixes = mixes[mixes["misranked_simulated"].notna()]
+    predicted = (mixes["gate.alpha"] < mixes["critical"]).astype(float)
+    agree = float((predicted == mixes["misranked_simulated"]).mean())
+    surplus = np.log(mixes["p"] * (mixes["task.arms"] - 1) / (1 - mixes["p"]))
+    literal = (mixes["gate.alpha"] < surplus / (1 + surplus)).astype(float)
+    rare = surplus < -1
+    wrong = float((literal != mixes["misranked_simulated"])[rare].mean()) if rare.any() else 0.0
+    worst = float(delight[["misranked_simulated", "misranked_skewed_simulated"]].max().max())
+    skewed = mixes.dropna(subset=["misranked_skewed_simulated"])
+    beyond = skewed[skewed["gate.alpha"] > skewed["critical"]]["misranked_skewed_simulated"]
+    return found(
+        [
+            (f"every mix is on the predicted side of α*: {agree:.1%}", agree == 1.0),
+            (f"delight mis-ranks none: {worst:.0%}", worst == 0.0),
+        ],
+        f"{agree:.1%} of the points are on the predicted side of α* = L⁺/(1+L⁺); delight mis-ranks {worst:.0%}. "
+        f"The formula is for L > 0, p > 1/K: read literally for L < −1 it exceeds 1 and is wrong at {wrong:.0%} of the "
+        f"points there. With unequal wrong arms up to {beyond.max():.0%} of the failures are mis-ranked above α*",
+        agree,
+        **studied(frame),
+    )

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
+from analysis.front import FRONT, gate_dominates
+from analysis.judge import ABSTRACT, JOY, claim
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 REFERENCES = ("pg", "dg")
 
@@ -22,3 +28,13 @@ def plot(table: pd.DataFrame) -> Figure:
     axes.legend(loc="lower left", fontsize=8)
     style.note(figure, table[table["kind"] == "point"], "lines: PG, DG on their way")
     return figure
+
+
+claim(
+    "J12-bandit",
+    f"{FRONT} (contextual bandit)",
+    ABSTRACT,
+    "bandit_pareto",
+    version=JOY,
+    where={"task.name": "bandit"},
+)(gate_dominates)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
 from analysis.tables import check_unique
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MOMENTS = 4
 

@@ -1,31 +1,11 @@
-"""The quality–cost front, on every task that is trained."""
+"""Whether the gate's quality–cost front dominates PG and DG: one rule, for every task that is trained."""
 
 from __future__ import annotations
 
 import pandas as pd
 
-from analysis.claims_mnist import MNIST
-from analysis.claims_reversal import REVERSAL
-from analysis.judge import (
-    ABSTRACT,
-    DG,
-    JOY,
-    PG,
-    Finding,
-    Settings,
-    below,
-    by_setting,
-    claim,
-    found,
-    gate,
-    method,
-    points,
-    possible,
-    scope,
-    share,
-    some,
-    unready,
-)
+from analysis.judge import Finding, below, by_setting, found, points, possible, scope, share, some, unready
+from analysis.settings import DG, PG, Settings, gate, method
 from analysis.stats import paired
 from analysis.style import label
 
@@ -41,23 +21,6 @@ def gates(frame: pd.DataFrame) -> Settings:
     }
 
 
-@claim(
-    "J12-bandit",
-    f"{FRONT} (contextual bandit)",
-    ABSTRACT,
-    "bandit_pareto",
-    version=JOY,
-    where={"task.name": "bandit"},
-)
-@claim("J12-mnist", f"{FRONT} (MNIST)", ABSTRACT, "mnist_pareto", version=JOY, where=MNIST)
-@claim(
-    "J12-reversal",
-    f"{FRONT} (token reversal)",
-    ABSTRACT,
-    "reversal_pareto",
-    version=JOY,
-    where=REVERSAL | {"task.length": 10, "task.vocab": 2},
-)
 def gate_dominates(frame: pd.DataFrame) -> Finding:
     """A reference is dominated if some gate needs fewer backward passes and its final error is lower, the paired
     difference being below zero at 95% after a Bonferroni correction for having tried every gate."""

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
+from analysis.front import FRONT, gate_dominates
+from analysis.judge import ABSTRACT, JOY, claim
+from analysis.settings import REVERSAL
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 REFERENCES = ("pg", "dg", "ce")
 
@@ -26,3 +33,13 @@ def plot(table: pd.DataFrame) -> Figure:
     left.legend(loc="lower left", fontsize=7)
     style.note(figure, table[table["kind"] == "point"], "CE sees the answers")
     return figure
+
+
+claim(
+    "J12-reversal",
+    f"{FRONT} (token reversal)",
+    ABSTRACT,
+    "reversal_pareto",
+    version=JOY,
+    where=REVERSAL | {"task.length": 10, "task.vocab": 2},
+)(gate_dominates)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from analysis import plots, style
 from analysis.load import final
 from analysis.tables import aggregate
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 GATE = ["gate.unit", "gate.rate", "gate.price"]
 COLOURS = {"sequence": style.colour("dgk"), "token": "#7b3294"}

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
 from analysis.load import final
 from analysis.tables import aggregate
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SCREEN = ["screen.source", "screen.age", "screen.noise"]
 WORDS = {

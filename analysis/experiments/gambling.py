@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
-from analysis.studies import note, spread, unfold
+from analysis.judge import JOY, Finding, above, below, claim, found, span
+from analysis.load import final
+from analysis.settings import DG, FREE, PG, Settings
+from analysis.stats import bootstrap, paired
+from analysis.studies import by_seed, note, replicates, spread, studied, unfold
+from analysis.tables import check_unique
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EXACT = ["opened", "stall", "mean_field"]
 SIMULATED = ["opened_simulated", "learned"]
@@ -74,3 +83,56 @@ def plot(table: pd.DataFrame) -> Figure:
     grid[1, 1].set_xlabel("update")
     note(figure, table, "right: lines follow the expected update")
     return figure
+
+
+@claim(
+    "J4",
+    "Bandit: a bad arm with noisy reward opens the gate, exponentially seldom for σ ≪ Δ and often for σ ≫ Δ; noise on "
+    "all arms alike does not single DG out",
+    "Prop. 3",
+    "gambling",
+    version=JOY,
+    where={"task.name": "gambling"},
+)
+def gate_gambles(frame: pd.DataFrame) -> Finding:
+    """Simulated openings are below ½ exp(−p²Δ²/2σ²), at 95%, for σ ≤ 0.3Δ, and above ¼ for σ ≥ 3Δ. With noise 3Δ on
+    the bad arm DG and DG-K end with a higher error than PG by more than 0.05, with the same noise on both arms not."""
+    methods: Settings = {"pg": PG, "dg": DG, "dgk": FREE}
+    wanted = [{**each, "task.noise": noise} for each in methods.values() for noise in ("bad", "both")]
+    if few := replicates(frame, wanted):
+        return few
+    rows = final(frame).explode(["sigma", "opened_simulated", "learned"], ignore_index=True)
+    rows = rows.assign(end=[curve[-1] for curve in rows["learned"]]).astype({"sigma": float, "opened_simulated": float})
+    axes = ["method.name", "task.noise"]
+    check_unique(rows, [*axes, "sigma"])
+    gated = rows[rows["method.name"] == "dgk"]
+    quiet, loud = gated[gated["sigma"] <= 0.3], gated[gated["sigma"] >= 3]
+    over = quiet["opened_simulated"] - 0.5 * np.exp(-((quiet["task.start"] / quiet["sigma"]) ** 2) / 2)
+    excess = bootstrap(over.groupby(quiet["seed"]).mean())  # values of σ are no replicates
+    opened = bootstrap(loud.groupby("seed")["opened_simulated"].mean())
+    errors = by_seed(rows[rows["sigma"] == 3], axes, "end")
+    gaps = {
+        (key, noise): paired(errors[key, noise], errors["pg", noise])
+        for key in ("dg", "dgk")
+        for noise in ("bad", "both")
+    }
+    parts = [
+        (f"opens less than ½ exp(−p²Δ²/2σ²) for σ ≤ 0.3Δ: {span(excess, '+.2%')}", below(excess, 0)),
+        (f"opens for more than a quarter at σ ≥ 3Δ: {span(opened, '.1%')}", above(opened, 0.25)),
+    ]
+    for key in ("dg", "dgk"):
+        bad, both = gaps[key, "bad"], gaps[key, "both"]
+        text = f"bad arm noisy: {style.name(key)} ends above PG by more than 0.05: {span(bad, '.3f')}"
+        parts.append((text, above(bad, 0.05)))
+        parts.append((f"both noisy: {style.name(key)} does not: {span(both, '.3f')}", below(both, 0.05)))
+    return found(
+        parts,
+        f"it opens for {quiet['opened_simulated'].mean():.1%} of bad samples at σ ≤ 0.3Δ, {span(opened, '.1%')} at "
+        "σ ≥ 3Δ; error above PG's at σ = 3Δ: "
+        + "; ".join(
+            f"{style.name(key)}, {'bad arm' if noise == 'bad' else 'both arms'} noisy: {span(gap, '.3f')}"
+            for (key, noise), gap in gaps.items()
+        ),
+        gaps["dgk", "bad"],
+        **studied(frame),
+    )

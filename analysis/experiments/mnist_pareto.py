@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
+from analysis.front import FRONT, gate_dominates
+from analysis.judge import ABSTRACT, JOY, claim
+from analysis.settings import MNIST
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 REFERENCES = ("pg", "dg", "ce")
 
@@ -26,3 +33,13 @@ def plot(table: pd.DataFrame) -> Figure:
     left.legend(loc="lower left", fontsize=7)
     style.note(figure, table[table["kind"] == "point"], "CE sees the labels")
     return figure
+
+
+claim(
+    "J12-mnist",
+    f"{FRONT} (MNIST)",
+    ABSTRACT,
+    "mnist_pareto",
+    version=JOY,
+    where=MNIST,
+)(gate_dominates)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
-from analysis.figures import mnist_speedup
-from analysis.figures.mnist_speedup import RATIOS, TARGET
+from analysis.experiments import mnist_speedup
+from analysis.experiments.mnist_speedup import RATIOS, TARGET
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SIZE = ["task.length", "task.vocab"]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pandas as pd
-from matplotlib.figure import Figure
 
 from analysis import plots, style
 from analysis.load import final
 from analysis.tables import SETTING, aggregate, chosen
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 PANELS = {
     "actor_bugs": ("Actor bugs", "share of junk actions q"),
