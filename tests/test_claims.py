@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis import judge, plots, report, settings, stats, tables
-from analysis.experiments import mnist_forward_backward
+from analysis.experiments import joy_1
 from analysis.judge import INCONCLUSIVE, MIN_SEEDS, NOT, NOT_RUN, PARTLY, REPRODUCED
 from analysis.stats import Interval
 from kondo.lab.tasks import TASKS
@@ -311,7 +311,7 @@ def test_published_errors_stand_beside_ours_and_are_those_of_the_data_file():
     record = CLAIMS["R1"].judge(table(0.001))
     for words in ("PG 3.54% (3.54% to 3.54%), theirs 3.44%", "DG-K ρ=10% 3.38% (3.38% to 3.38%), theirs 3.28%"):
         assert words in record["detail"]
-    published = mnist_forward_backward.reference()
+    published = joy_1.reference()
     shown = published[(published["source"] == "kondo-gate") & (published["quantity"] == "test_error")]["value"]
     assert all(f"{value:.2%}" in CLAIMS["R1"].paper for value in shown)
     assert CLAIMS["R1"].judge(table(0.0, steps=3000))["detail"] == "runs are of steps=3000"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis import plots, style
-from analysis.experiments import mnist_speedup
-from analysis.experiments.mnist_speedup import RATIOS, TARGET
+from analysis.experiments import joy_3
+from analysis.experiments.joy_3 import RATIOS, TARGET
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ SIZE = ["task.length", "task.vocab"]
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     tables = []
     for _, group in frame.groupby(SIZE):
-        table = mnist_speedup.select(group)
+        table = joy_3.select(group)
         table[SIZE] = group[SIZE].iloc[0].tolist()
         tables.append(table)
     return pd.concat(tables, ignore_index=True)
@@ -64,7 +64,7 @@ def plot(table: pd.DataFrame) -> Figure:
     grid[0, 0].legend(handles, names, fontsize=8)
     style.note(
         figure,
-        mnist_speedup.timed_once(table),
+        joy_3.timed_once(table),
         f"compute to {style.percent(TARGET)} error; late seeds of PG make lower bounds",
     )
     return figure

@@ -103,7 +103,7 @@ def plot(table: pd.DataFrame) -> Figure:
     "MNIST: compute to 5% error, forward + c·backward: DG is about 2 times cheaper than PG at every c, DG-K at 3% "
     "about 6 times at c = 4 and 10 times at c = 8",
     "2× (DG); 6× and 10× (DG-K)",
-    "mnist_speedup",
+    "joy_3",
     version=JOY,
     where=MNIST,
 )

@@ -54,7 +54,7 @@ def plot(table: pd.DataFrame) -> Figure:
     "Reversal, H = 10, M = 2: DG-K at 3% tracks DG per forward pass, needs far fewer backward passes, and PG, PPO and "
     "PMPO are far behind",
     "shown in Fig. 8",
-    "reversal_forward_backward",
+    "joy_8",
     version=JOY,
     where=REVERSAL | {"task.length": 10, "task.vocab": 2},
 )

@@ -57,7 +57,7 @@ def plot(table: pd.DataFrame) -> Figure:
     "J5",
     "MNIST: DG-K at 3% matches DG per forward pass and needs about 100 times fewer backward passes",
     "about 3% error; about 100×",
-    "mnist_forward_backward",
+    "joy_1",
     version=JOY,
     where=MNIST,
 )
@@ -97,7 +97,7 @@ def reference() -> pd.DataFrame:
     "R1",
     "MNIST: final greedy test errors after 10,000 steps are those of the kondo-gate package's own table",
     "PG 3.44%, DG 2.67%, DG-K 3.28% (10%), 2.99% (3%), 3.40% (1%)",
-    "mnist_forward_backward",
+    "joy_1",
     version="kondo-gate's repository, 5 seeds",
     where=MNIST | {"steps": 10_000, "task.batch": 100, "task.baseline": "confidence", "optimizer.lr": 0.001},
 )
