@@ -12,8 +12,9 @@ HEAVY = {"hydra", "omegaconf", "wandb", "matplotlib", "pandas"}
 MAP = {
     "library": ({"library"}, HEAVY),
     "lab": ({"library", "lab"}, HEAVY),
-    "analysis": ({"analysis"}, {"torch", "hydra", "omegaconf", "wandb"}),
-    "experiments": ({"library", "lab", "analysis", "experiments"}, {"matplotlib"}),
+    "analysis": ({"analysis", "claims"}, {"torch", "hydra", "omegaconf", "wandb"}),
+    "claims": ({"analysis", "claims"}, {"torch", "hydra", "omegaconf", "wandb", "matplotlib"}),
+    "experiments": ({"library", "lab", "analysis", "claims", "experiments"}, {"matplotlib"}),
 }
 """{part: (the parts that it may import, the packages that it may not)}"""
 
@@ -23,7 +24,9 @@ def part(module: str) -> str | None:
     top = module.split(".")[0]
     if top == "kondo":
         return "lab" if module.startswith("kondo.lab") else "library"
-    return {"analysis": "analysis", "experiments": "experiments", "hydra_plugins": "experiments"}.get(top)
+    if top == "analysis":
+        return "claims" if module.startswith("analysis.experiments") else "analysis"
+    return {"experiments": "experiments", "hydra_plugins": "experiments"}.get(top)
 
 
 def imports(path: Path) -> set[str]:
