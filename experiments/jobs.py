@@ -70,7 +70,8 @@ OmegaConf.register_new_resolver("crowd", _crowd, replace=True)
 class WandbSettings:
     mode: str = knob("offline", choices=("offline", "online", "disabled"))
     project: str = "kondo"
-    group: str = "ad hoc"
+    group: str | None = None
+    """None in a config that names none; a job always has one."""
     dir: str = "runs"
 
 
@@ -154,7 +155,14 @@ def job(config: DictConfig, choices: Mapping[str, Any], usual: Callable[[str, st
         "intensity": _intensity(config, sweeping),
     }
     other = usual(asked["task"], asked["method"], made.launch.scale)
-    return dataclasses.replace(made, choices=asked, name=cell_name(made.cell, other, asked))
+    launch = _grouped(made.launch, choices.get("experiment"))
+    return dataclasses.replace(made, launch=launch, choices=asked, name=cell_name(made.cell, other, asked))
+
+
+def _grouped(launch: Launch, experiment: str | None) -> Launch:
+    """In W&B runs are grouped by the experiment that asked for them, unless a group is given."""
+    group = launch.wandb.group or experiment or "ad hoc"
+    return dataclasses.replace(launch, wandb=dataclasses.replace(launch.wandb, group=group))
 
 
 def _intensity(config: DictConfig, sweeping: bool) -> float | None:

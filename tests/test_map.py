@@ -17,8 +17,9 @@ MAP = {
     "library": ({"schema", "library"}, HEAVY),
     "records": ({"schema", "records"}, HEAVY | {"torch", "numpy"}),
     "lab": ({"schema", "library", "records", "lab"}, HEAVY),
-    "analysis": ({"records", "analysis"}, {"torch", "hydra", "omegaconf", "wandb"}),
-    "experiments": ({"schema", "library", "records", "lab", "analysis", "experiments"}, {"matplotlib"}),
+    "analysis": ({"records", "analysis", "claims"}, {"torch", "hydra", "omegaconf", "wandb"}),
+    "claims": ({"records", "analysis", "claims"}, {"torch", "hydra", "omegaconf", "wandb", "matplotlib"}),
+    "experiments": ({"schema", "library", "records", "lab", "analysis", "claims", "experiments"}, {"matplotlib"}),
 }
 """{part: (the parts that it may import, the packages that it may not)}"""
 
@@ -40,7 +41,9 @@ def part(module: str) -> str | None:
         return "records"
     if top == "kondo":
         return "lab" if module.startswith("kondo.lab") else "library"
-    return {"analysis": "analysis", "experiments": "experiments", "hydra_plugins": "experiments"}.get(top)
+    if top == "analysis":
+        return "claims" if module.startswith("analysis.experiments") else "analysis"
+    return {"experiments": "experiments", "hydra_plugins": "experiments"}.get(top)
 
 
 def imports(path: Path) -> set[str]:
