@@ -15,8 +15,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from kondo.lab.capabilities import declared
 from kondo.lab.config.cell import Cell, gated, parse
 from kondo.lab.frictions import FRICTIONS
+from kondo.lab.probes import PROBES
 from kondo.lab.records import read_log
 from kondo.lab.training import Block, blocks, finished
 from kondo.objectives import METHODS
@@ -143,8 +145,8 @@ def job(config: DictConfig, choices: Mapping[str, Any], usual: Callable[[str, st
     """A checked job from a composed config and the choices of groups that it was composed of; `usual` is the cell of a
     task, a method and a scale alone, which names are the difference from.
 
-    A gate for a method without one is an error, and so is an intensity that turns nothing; in a sweep it only means
-    that the axis is not for that method, or not for that friction.
+    A gate, or a probe that looks into it, for a method without one is an error, and so is an intensity that turns
+    nothing; in a sweep it only means that the axis is not for that method, or not for that friction.
     """
     made = checked(config, sweeping)
     friction = choices.get("friction", [])  # of a list of them Hydra says nothing
@@ -189,9 +191,17 @@ def checked(config: DictConfig, sweeping: bool) -> Job:
     name = cell["method"].get("name") if isinstance(cell.get("method"), dict) else None
     if name in METHODS and not gated(name) and (sweeping or gate == _defaults("gate.yaml")["gate"]):
         gate = None
+    if sweeping and name in METHODS and not gated(name) and "gate" in _probe_needs(cell.get("probe")):
+        cell.pop("probe")
     launch = build(Launch, plain)
     _check_device(launch.device)
     return Job(parse({**cell, "gate": gate}), launch)
+
+
+def _probe_needs(probe: Any) -> tuple[str, ...]:
+    """What the chosen probe looks at."""
+    name = probe.get("name") if isinstance(probe, dict) else None
+    return declared(PROBES[name]) if name in PROBES else ()
 
 
 @functools.cache

@@ -27,8 +27,8 @@ from experiments.launchers import Launcher, cores, launcher
 from experiments.plans import compose_all, experiments, plan
 from experiments.train import BUSY, Todo, train_all
 from kondo.lab.interrupts import interruptible
+from kondo.lab.process import start
 from kondo.lab.records import has_checkpoint
-from kondo.lab.studies.measurement import engine_of
 from kondo.lab.training import Block, finished
 from kondo.schema import ConfigError
 
@@ -74,7 +74,7 @@ def estimate(todo: Todo) -> list[float]:
         key, cell = job.cell.key(), block.cell
         if key in timed or time.monotonic() - begun > CALIBRATION_SECONDS:
             continue
-        engine = engine_of(cell, list(block.seeds), job.launch.device, job.launch.data)
+        engine = start(cell, list(block.seeds), job.launch.device, job.launch.data)
         engine.advance()
         first = time.perf_counter()
         for _ in range(3):

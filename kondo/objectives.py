@@ -17,10 +17,11 @@ seed axis.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 import torch
 from torch import Tensor
@@ -32,15 +33,36 @@ from kondo.signals import delight as delight_of
 Objective = Callable[..., Tensor]
 Positive = Annotated[float, limits(above=0)]
 METHODS: dict[str, Objective] = {}
+_WHOLE_BATCH: set[Objective] = set()
 QUANTITIES = ("log_prob", "target_log_prob", "advantage", "delight", "actor_log_prob", "weight")
 
 
-def method(function: Objective) -> Objective:
-    """Register an objective as a method of the suite, under the function's name."""
+@overload
+def method(function: Objective) -> Objective: ...
+@overload
+def method(*, whole_batch: bool) -> Callable[[Objective], Objective]: ...
+def method(function: Objective | None = None, *, whole_batch: bool = False) -> Any:
+    """Register an objective as a method of the suite, under the function's name.
+
+    whole_batch: it compares samples with each other, so that the loss of one depends on all.
+    """
+    if function is None:
+        return functools.partial(_method, whole_batch=whole_batch)
+    return _method(function, whole_batch)
+
+
+def _method(function: Objective, whole_batch: bool) -> Objective:
     unknown = [name for name in needs(function) if name not in QUANTITIES]
     if unknown:
         raise TypeError(f"{function.__name__} asks for {', '.join(unknown)}; a learner has {', '.join(QUANTITIES)}")
+    if whole_batch:
+        _WHOLE_BATCH.add(function)
     return register(METHODS, function.__name__, function)
+
+
+def whole_batch(objective: Objective) -> bool:
+    """Whether an objective compares samples with each other."""
+    return objective in _WHOLE_BATCH
 
 
 def needs(objective: Objective) -> list[str]:
@@ -118,7 +140,7 @@ def ppo(log_prob: Tensor, advantage: Tensor, actor_log_prob: Tensor, *, clip: Po
     return -torch.minimum(ratio * advantage, ratio.clamp(1 - clip, 1 + clip) * advantage)
 
 
-@method
+@method(whole_batch=True)
 def pmpo(
     log_prob: Tensor,
     advantage: Tensor,

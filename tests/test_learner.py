@@ -82,10 +82,9 @@ def test_dg_computes_its_gradient_and_delight_without_teaching_the_draft_and_tea
     batch = engine.actor.batch(step)
     learner.gradient(batch, learner.forward(batch, graph=True), step)
     assert same(state(engine), before)
-    assert learner.screen.draft is not None
-    assert learner.screen.draft.optimizer.steps.tolist() == [step, step]
+    assert learner.screen.optimizer.steps.tolist() == [step, step]
     engine.advance()
-    assert learner.screen.draft.optimizer.steps.tolist() == [step + 1, step + 1]
+    assert learner.screen.optimizer.steps.tolist() == [step + 1, step + 1]
 
 
 @pytest.mark.parametrize("gate", [GATE, {"rate": 0.2, "mode": "bernoulli"}, {"price": 0.05}])

@@ -115,6 +115,49 @@ def _modules(path: Path) -> set[str]:
     return {each for name in imports(path) for each in (name, name.rpartition(".")[0])}
 
 
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def at_import(path: Path, modules: set[str]) -> set[str]:
+    """The modules of the project that importing a file imports, less the packages that it is itself in."""
+    tree = ast.parse(path.read_text())
+    inner = {child for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) for child in ast.walk(node)}
+    late = {name for node in inner for name in named(node)}
+    found = {name if name in modules else name.rpartition(".")[0] for name in imports(path) - late}
+    return {name for name in found & modules if not f"{module_of(path)}.".startswith(f"{name}.")}
+
+
+def named(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    return {f"{node.module}.{alias.name}" for alias in node.names} if isinstance(node, ast.ImportFrom) else set()
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    modules = {module_of(path): path for path in FILES}
+    edges = {name: at_import(path, set(modules)) for name, path in modules.items()}
+    assert "kondo.lab.tasks.base" in edges["kondo.lab.tasks.bandit"]
+    order = graphlib.TopologicalSorter(edges).static_order()  # raises CycleError, which names the circle
+    assert set(order) >= set(modules)
+
+
+def test_no_module_of_the_lab_imports_at_its_foot():
+    for path in sorted((ROOT / "kondo").rglob("*.py")):
+        kinds = ["import" if named(node) else type(node).__name__ for node in ast.parse(path.read_text()).body]
+        defined = [i for i, kind in enumerate(kinds) if kind in ("ClassDef", "FunctionDef", "Assign", "AnnAssign")]
+        assert not defined or "import" not in kinds[defined[0] :], path
+
+
+def test_the_lab_asks_nothing_whether_it_has_an_attribute():
+    """A capability is declared: kondo/lab/capabilities.py."""
+    for path in sorted((ROOT / "kondo" / "lab").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id != "hasattr", path
+                assert node.func.id != "getattr" or len(node.args) < 3 or "Loader" in ast.dump(node), path
+
+
 @pytest.mark.slow
 def test_the_library_needs_nothing_of_the_lab_and_who_reads_files_nothing_of_torch():
     for statement, absent in (

@@ -11,7 +11,7 @@ from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
 from kondo.lab.policies.mlp import views
 from kondo.lab.probes import weighted_quantile
-from kondo.lab.screens import int8
+from kondo.lab.rounding import rounded
 from kondo.lab.tasks import Contexts, data
 from kondo.signals import taken
 from tests.conftest import trained
@@ -123,12 +123,12 @@ def test_noise_changes_what_dg_learns_and_no_noise_changes_nothing():
 
 def test_int8_has_255_levels_per_seed():
     value = torch.randn(2, 30, 40)
-    rounded = int8(value)
+    held = rounded(value, "int8")
     for seed in range(2):
         scale = value[seed].abs().max() / 127
-        levels = rounded[seed] / scale
+        levels = held[seed] / scale
         torch.testing.assert_close(levels, levels.round(), atol=1e-3, rtol=0)
-        assert (value[seed] - rounded[seed]).abs().max() <= scale / 2 * 1.001
+        assert (value[seed] - held[seed]).abs().max() <= scale / 2 * 1.001
 
 
 # Probes

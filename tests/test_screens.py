@@ -64,19 +64,18 @@ def test_a_draft_comes_to_say_what_the_learner_says():
 
     before = divergence()
     for _ in range(200):
-        screen.learn(exact, inputs, actions)
+        screen.observe(exact, inputs, actions, 0)
     assert before > 0
     assert divergence() < before / 4
 
 
 def test_a_draft_learns_once_a_step_and_not_from_being_looked_at():
     engine = trained("draft", 3)
-    draft = engine.learner.screen.draft
-    assert draft is not None
+    draft = engine.learner.screen
     assert draft.optimizer.steps.tolist() == [3, 3]
-    before = draft.flat.clone()
+    before = draft.own.clone()
     engine.evaluate()
-    assert torch.equal(draft.flat, before)
+    assert torch.equal(draft.own, before)
 
 
 @pytest.mark.parametrize("source", ["exact", "int8", "truncated_1", "draft"])
@@ -105,13 +104,13 @@ def test_a_resumed_draft_goes_on_as_if_never_interrupted():
     for _ in range(3):
         other.advance()
     assert torch.equal(other.learner.flat, whole.learner.flat)
-    assert torch.equal(other.learner.screen.draft.flat, whole.learner.screen.draft.flat)
+    assert torch.equal(other.learner.screen.own, whole.learner.screen.own)
 
 
 def test_a_seeds_draft_does_not_depend_on_which_others_share_its_block():
     alone, shared = trained("draft", 5, [1]), trained("draft", 5, [0, 1])
-    mine = views(alone.learner.screen.draft.flat, alone.learner.screen.cheaper.shapes())
-    ours = views(shared.learner.screen.draft.flat, shared.learner.screen.cheaper.shapes())
+    mine = views(alone.learner.screen.own, alone.learner.screen.draft.shapes())
+    ours = views(shared.learner.screen.own, shared.learner.screen.draft.shapes())
     for name, value in mine.items():
         torch.testing.assert_close(value[0], ours[name][1], atol=1e-5, rtol=1e-4)
 

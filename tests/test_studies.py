@@ -81,8 +81,11 @@ def test_a_replicate_depends_on_its_seed_alone(rule):
     [
         ("gate.rate=0.1", "gate.price"),
         ("friction=staleness", "trains nothing"),
+        ("screen.noise=1", "trains nothing"),
+        ("probe.name=kept", "trains nothing"),
         ("method=pmpo", "one sample at a time"),
-        ("task=priority_ranking method=pg", "method=dgk"),
+        ("method=ce", "needs target_log_prob"),
+        ("task=priority_ranking method=pg", "methods with one: dgk"),
         ("task.probs=[0.5,1.5]", "task.probs"),
     ],
 )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import overload
 
 import torch
 from torch import Tensor
 
+from kondo.lab.capabilities import declare
 from kondo.schema import register
 from kondo.signals import expected_confidence_baseline, taken
 
@@ -14,11 +16,17 @@ Baseline = Callable[..., Tensor]
 BASELINES: dict[str, Baseline] = {}
 
 
-def baseline(function: Baseline) -> Baseline:
+@overload
+def baseline(function: Baseline) -> Baseline: ...
+@overload
+def baseline(*, needs: Iterable[str]) -> Callable[[Baseline], Baseline]: ...
+def baseline(function: Baseline | None = None, *, needs: Iterable[str] = ()) -> object:
     """Register `(log_policy [S, B, K], rewards [S, B], targets [S, B], group) → b [S, B]` under the function's name.
 
-    group: how many samples, next to each other, share a context.
+    group: how many samples, next to each other, share a context. needs: capabilities of the cell.
     """
+    if function is None:
+        return lambda function: baseline(declare(function, needs))
     return register(BASELINES, function.__name__, function)
 
 
@@ -46,7 +54,7 @@ def oracle(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1)
     return taken(log_policy.detach(), targets).exp()
 
 
-@baseline
+@baseline(needs=("group",))
 def group(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1) -> Tensor:
     """b = mean reward of the samples that share the context; where they are all equal, exactly their reward"""
     each = rewards.unflatten(1, (-1, group))

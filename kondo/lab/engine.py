@@ -15,8 +15,9 @@ from kondo.lab.learner import Learner
 from kondo.lab.ledger import Ledger
 from kondo.lab.optimizer import Optimizer
 from kondo.lab.probes import PROBES
-from kondo.lab.screens import Screen
+from kondo.lab.screens import SCREENS
 from kondo.lab.streams import Streams
+from kondo.lab.tasks.base import Task
 from kondo.objectives import METHODS
 
 
@@ -61,6 +62,7 @@ class Engine:
     ) -> None:
         self.cell, self.seeds, self.step = cell, list(seeds), 0
         self.streams = Streams(self.seeds, device)
+        assert isinstance(cell.task, Task)
         self.task = cell.task
         self.due = frozenset(eval_steps(cell.steps, cell.evals))
         self.training = Mean(len(self.seeds), device)
@@ -77,7 +79,7 @@ class Engine:
             baseline=self.task.baseline,
             optimizer=Optimizer(cell.optimizer, flat, policy.shapes()),
             gate=None if cell.gate is None else KondoGate(cell.gate),
-            screen=Screen(cell.screen, policy, flat, self.streams),
+            screen=SCREENS[cell.screen.source](cell.screen, policy, flat, self.streams),
             streams=self.streams,
             ledger=self.ledger,
         )

@@ -160,8 +160,7 @@ class Learner:
         return gradient
 
     def _teach_screen(self, batch: Batch, forward: Forward, step: int) -> None:
-        self.screen.remember(step)
-        self.screen.learn(forward.log_policy, batch.contexts.inputs, batch.actions)
+        self.screen.observe(forward.log_policy, batch.contexts.inputs, batch.actions, step)
 
     # What it is made of: nothing here changes anything
 

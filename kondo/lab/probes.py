@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
 from kondo.lab.baselines import BASELINES
+from kondo.lab.capabilities import declare
+from kondo.lab.tasks.base import FiniteTask
 from kondo.schema import knob, register
 from kondo.signals import delight, taken
 
@@ -23,8 +25,17 @@ Probe = Callable[["Engine", "ProbeSettings"], Columns]
 PROBES: dict[str, Probe] = {}
 
 
-def probe(function: Probe) -> Probe:
-    """Register `(engine, settings) → {column: one value per seed}` under the function's name."""
+@overload
+def probe(function: Probe) -> Probe: ...
+@overload
+def probe(*, needs: Iterable[str]) -> Callable[[Probe], Probe]: ...
+def probe(function: Probe | None = None, *, needs: Iterable[str] = ()) -> object:
+    """Register `(engine, settings) → {column: one value per seed}` under the function's name.
+
+    needs: capabilities of the cell that it looks at.
+    """
+    if function is None:
+        return lambda function: probe(declare(function, needs))
     return register(PROBES, function.__name__, function)
 
 
@@ -44,7 +55,7 @@ def none(engine: Engine, settings: ProbeSettings) -> Columns:
     return {}
 
 
-@probe
+@probe(needs=("contexts",))
 @torch.enable_grad()
 def alignment(engine: Engine, settings: ProbeSettings) -> Columns:
     """Cosines of each method's expected update with ∇J and with the supervised gradient, at the present parameters.
@@ -52,8 +63,8 @@ def alignment(engine: Engine, settings: ProbeSettings) -> Columns:
     Expected exactly over actions, Σ_a β(a) w(a) U(a) ∇log π(a), on one set of contexts; β is the policy itself (clean),
     or mixed with the uniform policy (mixed). For single decisions with R = 1{a = y*}.
     """
-    learner = engine.learner
-    task: Any = engine.task
+    learner, task = engine.learner, engine.task
+    assert isinstance(task, FiniteTask)
     contexts = task.at(engine.streams.below(task.size, "probe", 0, (settings.samples,)))
     log_policy = learner.policy.log_policy(learner.leaves, contexts.inputs, contexts.targets)  # [S, N, K]
     exact = log_policy.detach()
@@ -88,11 +99,11 @@ def alignment(engine: Engine, settings: ProbeSettings) -> Columns:
     return columns
 
 
-@probe
+@probe(needs=("gate", "contexts"))
 def anatomy(engine: Engine, settings: ProbeSettings) -> Columns:
     """What the gate keeps: advantage, surprisal, digit and decision of a batch of samples of the present policy."""
-    learner, streams = engine.learner, engine.streams
-    task: Any = engine.task
+    learner, streams, task = engine.learner, engine.streams, engine.task
+    assert isinstance(task, FiniteTask)
     contexts = task.at(streams.below(task.size, "probe", engine.step, (settings.samples,)))
     log_policy = learner.policy.log_policy(learner.leaves, contexts.inputs, contexts.targets)
     cumulative = log_policy.exp().cumsum(dim=-1)
@@ -117,7 +128,7 @@ def anatomy(engine: Engine, settings: ProbeSettings) -> Columns:
     }
 
 
-@probe
+@probe(needs=("gate",))
 def kept(engine: Engine, settings: ProbeSettings) -> Columns:
     """What the gate will keep of the next batch, decision by decision: how surprising they are, how often right and how
     often better than expected, beside all of the batch; and how many are neither better nor worse."""
@@ -133,7 +144,7 @@ def kept(engine: Engine, settings: ProbeSettings) -> Columns:
     return columns | {"zero_advantage": (advantage == 0).flatten(1).double().mean(dim=1).tolist()}
 
 
-@probe
+@probe(needs=("gate",))
 def agreement(engine: Engine, settings: ProbeSettings) -> Columns:
     """Of what the gate would keep of the next batch by exact delight, the share that it keeps by its screen's."""
     batch, log_prob, advantage = _next_batch(engine)

@@ -1,23 +1,36 @@
-"""The screen: the pass that tells how delightful a sample is. It need not be exact."""
+"""The screen: the pass that tells how delightful a sample is. It need not be exact.
+
+A screen is a small class that says what log π it sees; it may keep old parameters, or learn from the learner.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import abc
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
 
 from kondo.lab.optimizer import Optimizer, OptimizerSettings
-from kondo.lab.policies.mlp import Past, Policy, views
+from kondo.lab.policies.mlp import Layered, Past, Policy, views
+from kondo.lab.rounding import rounded
 from kondo.lab.streams import Streams
-from kondo.schema import knob
+from kondo.schema import knob, register
 from kondo.signals import delight, taken
+
+S = TypeVar("S", bound="type[Screen]")
+SCREENS: dict[str, type[Screen]] = {}
+
+
+def screen(cls: S) -> S:
+    """Register a screen under its class name in lower case."""
+    return register(SCREENS, cls.__name__.lower(), cls)
 
 
 @dataclass(frozen=True)
 class ScreenSettings:
-    source: str = knob("exact", choices=("exact", "bf16", "int8", "snapshot", "truncated_1", "truncated_2", "draft"))
+    source: str = knob("exact", choices=SCREENS)
     """exact: the learner's policy; bf16: in bfloat16; int8: its weights rounded to 8 bits; snapshot: as it was;
     truncated_k: its first k layers and its head; draft: one layer of its own, distilled as the learner learns."""
     age: int = knob(0, low=0)
@@ -25,24 +38,19 @@ class ScreenSettings:
     noise: float = knob(0.0, low=0)
     """σ: the screen sees χ·(1 + σε), ε standard normal."""
 
-    @property
-    def layers(self) -> int:
-        """How many layers of a deeper policy the screen has; 0: all of them."""
-        return {"truncated_1": 1, "truncated_2": 2, "draft": 1}.get(self.source, 0)
 
-
-class Screen:
+class Screen(abc.ABC):
     """Delight as seen by a pass that may be cheaper than the learner's own."""
+
+    exact: ClassVar[bool] = False
+    """Whether it sees what the learner's own pass sees, and so needs none."""
+    aged: ClassVar[bool] = False
+    """Whether it has an age."""
+    layers: ClassVar[int] = 0
+    """How many layers of a deeper policy it has; 0: all of them."""
 
     def __init__(self, settings: ScreenSettings, policy: Policy, flat: Tensor, streams: Streams) -> None:
         self.settings, self.policy, self.flat, self.streams = settings, policy, flat, streams
-        self.past = Past(flat, policy.shapes(), settings.age) if settings.source == "snapshot" else None
-        self.cheaper: Any = replace(policy, layers=settings.layers) if settings.layers else policy  # type: ignore[type-var]
-        self.draft = Draft(self.cheaper, streams) if settings.source == "draft" else None
-
-    @property
-    def exact(self) -> bool:
-        return self.settings.source == "exact"
 
     @torch.no_grad()
     def delight(self, log_prob: Tensor, advantage: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
@@ -54,72 +62,129 @@ class Screen:
             chi = chi * (1 + self.settings.noise * self.streams.normal("screen.noise", step, tuple(chi.shape[1:])))
         return chi
 
+    @abc.abstractmethod
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         """log π as the screen knows it. [S, B, …, K]"""
-        shapes = self.policy.shapes()
-        if self.draft is not None:
-            return self.draft.log_policy(inputs, actions).detach()
-        if self.past is not None:
-            age = min(step, self.settings.age)
-            parameters = views(self.past.ring[(step - age) % len(self.past.ring)] if age else self.flat, shapes)
-        elif self.settings.layers:
-            parameters = views(self.flat, shapes)
-        elif self.settings.source == "int8":
-            parameters = {name: int8(value) for name, value in views(self.flat, shapes).items()}
-        else:
-            parameters = {name: value.bfloat16() for name, value in views(self.flat, shapes).items()}
-            inputs = inputs.bfloat16() if inputs.is_floating_point() else inputs
-        return self.cheaper.log_policy(parameters, inputs, actions).float()
 
-    def remember(self, step: int) -> None:
-        """A snapshot keeps the parameters of a step until they are old enough; other screens have no memory."""
-        if self.past is not None:
-            self.past.visit(step, self.flat)
-
-    def learn(self, log_policy: Tensor, inputs: Tensor, actions: Tensor) -> None:
-        """A draft takes one step towards what the learner says of a batch; other screens have nothing to learn."""
-        if self.draft is not None:
-            self.draft.distil(log_policy.detach(), inputs, actions)
+    def observe(self, log_policy: Tensor, inputs: Tensor, actions: Tensor, step: int) -> None:
+        """Called once a step, before the learner's update, with what the learner says of its batch."""
+        return None
 
     def state(self, step: int) -> dict[str, Any]:
-        past = {} if self.past is None else {"past": self.past.state(step)}
-        return past if self.draft is None else past | {"draft": self.draft.state()}
+        """What must be kept to go on after `step` steps."""
+        return {}
 
     def load(self, state: dict[str, Any]) -> None:
-        if self.past is not None:
-            self.past.load(state["past"])
-        if self.draft is not None:
-            self.draft.load(state["draft"])
+        return None
 
 
-class Draft:
-    """A small policy q that follows the learner's: each step goes down E_π[−log q], which is least where q = π."""
+@screen
+class Exact(Screen):
+    """The learner's policy."""
 
-    def __init__(self, policy: Policy, streams: Streams) -> None:
-        self.policy, self.flat = policy, policy.init(streams)
-        self.leaves = {name: view.detach().requires_grad_() for name, view in views(self.flat, policy.shapes()).items()}
-        self.optimizer = Optimizer(OptimizerSettings("adam", 1e-3), self.flat, policy.shapes())
-        self.all_seeds = torch.ones(len(streams.seeds), dtype=torch.bool, device=self.flat.device)
+    exact: ClassVar[bool] = True
 
-    def log_policy(self, inputs: Tensor, actions: Tensor) -> Tensor:
-        return self.policy.log_policy(self.leaves, inputs, actions)
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        return self.policy.log_policy(views(self.flat, self.policy.shapes()), inputs, actions)
+
+
+@screen
+class Bf16(Screen):
+    """The learner's policy, computed in bfloat16."""
+
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        parameters = {name: value.bfloat16() for name, value in views(self.flat, self.policy.shapes()).items()}
+        inputs = inputs.bfloat16() if inputs.is_floating_point() else inputs
+        return self.policy.log_policy(parameters, inputs, actions).float()
+
+
+@screen
+class Int8(Screen):
+    """The learner's policy, its weights rounded to 8 bits."""
+
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        parameters = {name: rounded(value, "int8") for name, value in views(self.flat, self.policy.shapes()).items()}
+        return self.policy.log_policy(parameters, inputs, actions)
+
+
+@screen
+class Snapshot(Screen):
+    """The learner's policy as it was some steps ago."""
+
+    aged: ClassVar[bool] = True
+
+    def __init__(self, settings: ScreenSettings, policy: Policy, flat: Tensor, streams: Streams) -> None:
+        super().__init__(settings, policy, flat, streams)
+        self.past = Past(flat, policy.shapes(), settings.age)
+
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        age = min(step, self.settings.age)
+        flat = self.past.ring[(step - age) % len(self.past.ring)] if age else self.flat
+        return self.policy.log_policy(views(flat, self.policy.shapes()), inputs, actions)
+
+    def observe(self, log_policy: Tensor, inputs: Tensor, actions: Tensor, step: int) -> None:
+        self.past.visit(step, self.flat)
+
+    def state(self, step: int) -> dict[str, Any]:
+        return {"past": self.past.state(step)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        self.past.load(state["past"])
+
+
+class Truncated(Screen):
+    """The learner's first layers and its head."""
+
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        assert isinstance(self.policy, Layered)
+        parameters = views(self.flat, self.policy.shapes())
+        return self.policy.truncated(self.layers).log_policy(parameters, inputs, actions)
+
+
+@screen
+class Truncated_1(Truncated):
+    """The learner's first layer and its head."""
+
+    layers: ClassVar[int] = 1
+
+
+@screen
+class Truncated_2(Truncated):
+    """The learner's first two layers and its head."""
+
+    layers: ClassVar[int] = 2
+
+
+@screen
+class Draft(Screen):
+    """A small policy q of its own that follows the learner's: each step goes down E_π[−log q], least where q = π."""
+
+    layers: ClassVar[int] = 1
+
+    def __init__(self, settings: ScreenSettings, policy: Policy, flat: Tensor, streams: Streams) -> None:
+        super().__init__(settings, policy, flat, streams)
+        assert isinstance(policy, Layered)
+        self.draft = policy.truncated(self.layers)
+        self.own = self.draft.init(streams)  # flat, as the learner's
+        shapes = self.draft.shapes()
+        self.leaves = {name: view.detach().requires_grad_() for name, view in views(self.own, shapes).items()}
+        self.optimizer = Optimizer(OptimizerSettings("adam", 1e-3), self.own, shapes)
+        self.all_seeds = torch.ones(len(streams.seeds), dtype=torch.bool, device=flat.device)
+
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        return self.draft.log_policy(self.leaves, inputs, actions).detach()
 
     @torch.enable_grad()
-    def distil(self, log_policy: Tensor, inputs: Tensor, actions: Tensor) -> None:
+    def observe(self, log_policy: Tensor, inputs: Tensor, actions: Tensor, step: int) -> None:
         """One step down E_π[−log q], on a batch."""
-        cross_entropy = -(log_policy.exp() * self.log_policy(inputs, actions)).sum(dim=-1)  # [S, B, …]
+        seen = self.draft.log_policy(self.leaves, inputs, actions)
+        cross_entropy = -(log_policy.detach().exp() * seen).sum(dim=-1)  # [S, B, …]
         total = cross_entropy.flatten(1).mean(dim=1).sum()
         self.optimizer.step(torch.autograd.grad(total, list(self.leaves.values())), self.all_seeds)
 
-    def state(self) -> dict[str, Any]:
-        return {"flat": self.flat, "optimizer": self.optimizer.state()}
+    def state(self, step: int) -> dict[str, Any]:
+        return {"draft": {"flat": self.own, "optimizer": self.optimizer.state()}}
 
     def load(self, state: dict[str, Any]) -> None:
-        self.flat.copy_(state["flat"])
-        self.optimizer.load(state["optimizer"])
-
-
-def int8(value: Tensor) -> Tensor:
-    """Rounded to 255 levels, symmetric about 0, with one scale per seed. [S, …]"""
-    scale = value.abs().flatten(1).amax(dim=1).clamp(min=1e-12).view(-1, *[1] * (value.dim() - 1)) / 127
-    return (value / scale).round() * scale
+        self.own.copy_(state["draft"]["flat"])
+        self.optimizer.load(state["draft"]["optimizer"])

@@ -24,7 +24,8 @@ import torch
 
 from kondo import __version__
 from kondo.lab.config.cell import Cell
-from kondo.lab.engine import Engine, eval_steps
+from kondo.lab.engine import eval_steps
+from kondo.lab.process import Process, start
 from kondo.lab.records import (
     CHECKPOINT,
     CONFIG,
@@ -42,7 +43,6 @@ from kondo.lab.records import (
     run_path,
     write_status,
 )
-from kondo.lab.studies.measurement import engine_of
 from kondo.schema import ConfigError
 
 HEARTBEAT_SECONDS = 2.0
@@ -181,7 +181,7 @@ def _train(
     """Train from the last checkpoint, if there is one; return {seed: step} of what diverged, and the log's digest."""
     cell = block.cell
     due = set(eval_steps(cell.steps, cell.evals))
-    engine, logged = _restore(folder, cell.steps, lambda: engine_of(cell, list(block.seeds), device, data))
+    engine, logged = _restore(folder, cell.steps, lambda: start(cell, list(block.seeds), device, data))
     summed = hashlib.sha256(logged)
     with (folder / LOG).open("ab") as log:
         log.truncate(len(logged))
@@ -217,7 +217,7 @@ def _train(
     return engine.diverged(), summed.hexdigest()
 
 
-def _save(folder: Path, engine: Engine, log: IO[bytes], digest: str) -> None:
+def _save(folder: Path, engine: Process, log: IO[bytes], digest: str) -> None:
     """The engine's state, how much of the log belongs to it, and the digest of that."""
     os.fsync(log.fileno())
     with replacing(folder / CHECKPOINT) as file:
@@ -235,7 +235,7 @@ def _origin(error: RuntimeError) -> BaseException:
     return each or error
 
 
-def _restore(folder: Path, steps: int, make: Callable[[], Engine]) -> tuple[Engine, bytes]:
+def _restore(folder: Path, steps: int, make: Callable[[], Process]) -> tuple[Process, bytes]:
     """An engine at its last checkpoint, or a new one, and the part of the log that is from before that.
 
     Whatever was logged later is dropped: training on will write the same again. So is a checkpoint that cannot be used,

@@ -15,20 +15,21 @@ from typing import Annotated, Any
 
 from kondo.gate import PRIORITIES, GateSettings
 from kondo.gate import check as check_gate
+from kondo.lab import studies  # noqa: F401  what it registers can be named as a task
 from kondo.lab.baselines import BASELINES
+from kondo.lab.config import requirements
+from kondo.lab.config.requirements import gated
 from kondo.lab.frictions import FRICTIONS, Friction
 from kondo.lab.optimizer import OptimizerSettings
 from kondo.lab.probes import PROBES, ProbeSettings
 from kondo.lab.records import key_of
-from kondo.lab.screens import ScreenSettings
-from kondo.lab.studies import STUDY_PRICE, Study
-from kondo.lab.tasks import TASKS, Task
-from kondo.objectives import METHODS, needs, settings
+from kondo.lab.screens import SCREENS, ScreenSettings
+from kondo.lab.tasks import TASKS, Problem
+from kondo.objectives import METHODS, settings
 from kondo.schema import ConfigError, build, check_keys, check_range, coerce, knob, nearest
 
 SCHEMA = 2
 """Version of what a run folder's config means; a change of meaning raises it."""
-DEFAULT_RATE = 0.03
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class ActorSettings:
 
 @dataclass(frozen=True)
 class Cell:
-    task: Task
+    task: Problem
     method: str
     options: Mapping[str, Any]
     """The method's own settings."""
@@ -97,6 +98,7 @@ class Cell:
             f"baseline.{self.task.baseline}": BASELINES[self.task.baseline],
             **({f"priority.{self.gate.priority}": PRIORITIES[self.gate.priority]} if self.gate else {}),
             **{f"friction.{_name(FRICTIONS, friction)}": type(friction) for friction in self.frictions},
+            f"screen.{self.screen.source}": SCREENS[self.screen.source],
             f"probe.{self.probe.name}": PROBES[self.probe.name],
         }
         foreign = {name: code for name, code in used.items() if not code.__module__.startswith("kondo.")}
@@ -128,8 +130,6 @@ def parse(data: Any) -> Cell:
 
     name, rest = _named(data["task"], TASKS, "task")
     task = build(TASKS[name], rest, "task")
-    if task.baseline == "group" and getattr(task, "samples", 1) == 1:
-        raise ConfigError("task.baseline='group': with one sample per context its mean is the reward itself")
     method, rest = _named(data["method"], METHODS, "method")
     options = _options(method, rest)
     steps = coerce(int, data["steps"], "steps")
@@ -151,28 +151,11 @@ def parse(data: Any) -> Cell:
         steps=steps,
         evals=evals,
     )
-    if cell.screen != ScreenSettings() and not (gated(method) or "delight" in needs(METHODS[method])):
-        raise ConfigError(f"screen: method {method!r} uses no delight, so it has nothing to screen")
-    if cell.screen.age and cell.screen.source != "snapshot":
-        raise ConfigError(f"screen.age={cell.screen.age}: only a snapshot has an age; screen.source=snapshot")
-    if cell.screen.layers >= (getattr(task, "layers", 0) or 1):
-        raise ConfigError(f"screen.source={cell.screen.source!r}: for policies of more layers than the screen has")
-    if cell.probe.name in ("anatomy", "kept", "agreement") and not gated(method):
-        raise ConfigError(f"probe.name={cell.probe.name!r}: method {method!r} has no gate to look into")
-    if cell.probe.name in ("alignment", "anatomy") and not hasattr(type(task), "size"):
-        raise ConfigError(f"probe.name={cell.probe.name!r}: not for task {name!r}, which has no set of contexts")
-    if isinstance(task, Study):
-        _check_study(cell)
-    if "actor_log_prob" in needs(METHODS[method]) and not cell.actor.report_probabilities:
-        without = [name for name, objective in METHODS.items() if "actor_log_prob" not in needs(objective)]
-        raise ConfigError(
-            f"actor.report_probabilities=False: method {method!r} needs the actor's behaviour probabilities; "
-            f"methods that do not: {', '.join(sorted(without))}"
-        )
+    requirements.check(cell)
     return cell
 
 
-def _applied(task: Task, data: Any) -> tuple[Task, tuple[Friction, ...]]:
+def _applied(task: Problem, data: Any) -> tuple[Problem, tuple[Friction, ...]]:
     """The task with what frictions change about it, and what is left of those frictions.
 
     A friction that does nothing (any more) is no part of a cell.
@@ -192,7 +175,7 @@ def _applied(task: Task, data: Any) -> tuple[Task, tuple[Friction, ...]]:
     return task, tuple(left)
 
 
-def _replaced(task: Task, key: str, value: Any, by: str) -> Task:
+def _replaced(task: Problem, key: str, value: Any, by: str) -> Problem:
     """The task with a setting of a friction; refused where the task has none such, or another one was asked for."""
     name, fields = _name(TASKS, task), {field.name: field for field in dataclasses.fields(task)}  # type: ignore[arg-type]
     if key not in fields:
@@ -204,11 +187,7 @@ def _replaced(task: Task, key: str, value: Any, by: str) -> Task:
     return build(TASKS[name], settings | {key: value}, "task")
 
 
-def gated(method: str) -> bool:
-    return "weight" in needs(METHODS[method])
-
-
-def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
+def _gate(method: str, data: Any, task: Problem) -> GateSettings | None:
     if not gated(method):
         if data is not None:
             others = sorted(name for name in METHODS if gated(name))
@@ -216,8 +195,7 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
         return None
     gate = build(GateSettings, data or {}, "gate")
     if gate.rate is None and gate.price is None:
-        studied = isinstance(task, Study)
-        gate = dataclasses.replace(gate, rate=None if studied else DEFAULT_RATE, price=STUDY_PRICE if studied else None)
+        gate = dataclasses.replace(gate, **task.default_gate)
     check_gate(gate, "gate.{}".format, strict=True)
     if task.tokens == 1 and gate.unit in ("token", "sequence"):
         raise ConfigError(f"gate.unit={gate.unit!r}: this task makes one decision per sample; allowed: auto, sample")
@@ -226,19 +204,6 @@ def _gate(method: str, data: Any, task: Task) -> GateSettings | None:
     if task.tokens > 1 and gate.unit == "auto":
         gate = dataclasses.replace(gate, unit="sequence")
     return gate
-
-
-def _check_study(cell: Cell) -> None:
-    """A study asks what a method does with one sample of one policy: nothing that needs a batch or a learner."""
-    name = _name(TASKS, cell.task)
-    if cell.frictions or cell.screen != ScreenSettings():
-        raise ConfigError(f"friction, screen: task {name!r} trains nothing, so it has neither")
-    if cell.gate is not None and cell.gate.rate is not None:
-        raise ConfigError(f"gate.rate={cell.gate.rate}: task {name!r} prices each sample by itself; set gate.price")
-    if cell.method in ("ce", "pmpo"):
-        raise ConfigError(f"method.name={cell.method!r}: not for task {name!r}, which looks at one sample at a time")
-    if cell.gate is None and type(cell.task).gated:  # type: ignore[attr-defined]
-        raise ConfigError(f"method.name={cell.method!r}: task {name!r} is about gates, and it has none; method=dgk")
 
 
 def _options(method: str, data: Mapping[str, Any]) -> dict[str, Any]:

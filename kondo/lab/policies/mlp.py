@@ -6,6 +6,7 @@ of it, each contiguous: so they are optimised by fused kernels, and remembered, 
 
 from __future__ import annotations
 
+import abc
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
@@ -45,6 +46,14 @@ class Policy(Protocol):
     def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor) -> Tensor:
         """log π(·|h) where the actions were taken. [S, B, …, K]"""
         ...
+
+
+class Layered(abc.ABC):
+    """A policy that can be cut short after any of its layers."""
+
+    @abc.abstractmethod
+    def truncated(self, layers: int) -> Policy:
+        """Its first layers and its head; the parameters of the whole serve."""
 
 
 def views(flat: Tensor, shapes: Shapes) -> Parameters:

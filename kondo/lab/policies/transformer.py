@@ -8,7 +8,7 @@ e = d/h numbers.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -17,7 +17,7 @@ from torch.nn.functional import embedding, layer_norm, scaled_dot_product_attent
 
 from kondo.lab import kernels
 from kondo.lab.kernels import decoder
-from kondo.lab.policies.mlp import Parameters, Shapes, views
+from kondo.lab.policies.mlp import Layered, Parameters, Shapes, views
 from kondo.lab.rounding import log_softmax
 from kondo.lab.streams import Streams, sample_index
 
@@ -26,7 +26,7 @@ Cache = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Transformer:
+class Transformer(Layered):
     """Pre-norm layers, learned positions, ReLU; no biases, no final norm, no weight tying.
 
     The last token of the prompt predicts the first of the answer, so that a sequence is H + T − 1 tokens long.
@@ -94,6 +94,9 @@ class Transformer:
         first, cache = self._read(parameters, inputs, actions.shape[1] // inputs.shape[1])
         rest, _ = self._forward(parameters, actions[..., :-1], cache)
         return torch.cat([first, rest], dim=2)
+
+    def truncated(self, layers: int) -> Transformer:
+        return replace(self, layers=layers)
 
     def _read(self, parameters: Parameters, prompts: Tensor, group: int) -> tuple[Tensor, Cache]:
         """Pass every prompt once; for each of its G answers log π of the first token, and the prompt's cache.

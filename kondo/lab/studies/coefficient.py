@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kondo.lab.streams import Streams
-from kondo.lab.studies import Columns, Rule, Study, generators, same, study
+from kondo.lab.studies.base import Columns, Rule, Study, generators, same, study
 from kondo.schema import knob
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kondo.lab.streams import Streams
-from kondo.lab.studies import Columns, Rule, Study, generators, policies, same, study
+from kondo.lab.studies.base import Columns, Rule, Study, generators, policies, same, study
 from kondo.schema import knob
 
 

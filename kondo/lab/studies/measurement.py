@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from kondo.lab.config.cell import Cell
-from kondo.lab.engine import Engine
 from kondo.lab.streams import Streams
-from kondo.lab.studies import Rule, Study
+from kondo.lab.studies.base import Rule, Study
 
 
-class Measurement(Engine):
+class Measurement:
     """A study between its beginning and its end: there is nothing to keep but whether it is done."""
 
-    def __init__(self, cell: Cell, seeds: list[int], device: torch.device | str = "cpu") -> None:
-        self.cell, self.seeds, self.step = cell, list(seeds), 0
+    def __init__(self, cell: Cell, study: Study, seeds: list[int], device: torch.device | str = "cpu") -> None:
+        self.cell, self.study, self.seeds, self.step = cell, study, list(seeds), 0
         self.streams = Streams(self.seeds, device)
 
     def advance(self) -> None:
@@ -27,12 +25,10 @@ class Measurement(Engine):
     @torch.no_grad()
     def evaluate(self) -> list[dict[str, Any]]:
         """One row per seed at the end, none before."""
-        cell = self.cell
-        if self.step < cell.steps:
+        if self.step < self.cell.steps:
             return []
-        assert isinstance(cell.task, Study)
-        rule = Rule(cell.method, cell.options, cell.gate)
-        columns = cell.task.measure(rule, self.streams)
+        rule = Rule(self.cell.method, self.cell.options, self.cell.gate)
+        columns = self.study.measure(rule, self.streams)
         return [
             {"step": self.step, "seed": seed, **{name: _plain(column[i]) for name, column in columns.items()}}
             for i, seed in enumerate(self.seeds)
@@ -46,11 +42,6 @@ class Measurement(Engine):
 
     def load(self, state: dict[str, Any]) -> None:
         self.step = state["step"]
-
-
-def engine_of(cell: Cell, seeds: list[int], device: str = "cpu", data: Path | str = "data") -> Engine:
-    """What runs a cell: it is trained, or measured."""
-    return Measurement(cell, seeds, device) if isinstance(cell.task, Study) else Engine(cell, seeds, device, data)
 
 
 def _plain(value: Any) -> Any:

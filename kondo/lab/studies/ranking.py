@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kondo.lab.streams import Streams
-from kondo.lab.studies import Columns, Rule, Study, policies, same, study
+from kondo.lab.studies.base import Columns, Rule, Study, policies, same, study
 from kondo.schema import knob
 
 
@@ -47,7 +47,7 @@ class PriorityRanking(Study):
     skew: float = knob(2.0, low=0)
     """Logits of the wrong arms are spread over ±skew where they are not equal."""
 
-    gated: ClassVar[bool] = True
+    needs: ClassVar[tuple[str, ...]] = ("gate",)
 
     def measure(self, rule: Rule, streams: Streams) -> Columns:
         probs = torch.tensor(self.probs, dtype=torch.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -13,13 +12,13 @@ from torch.nn.functional import one_hot
 from kondo.lab.baselines import BASELINES
 from kondo.lab.policies.mlp import MLP, Parameters
 from kondo.lab.streams import Streams
-from kondo.lab.tasks import Contexts, task
+from kondo.lab.tasks.base import Contexts, FiniteTask, task
 from kondo.schema import knob
 
 
 @task
 @dataclass(frozen=True)
-class Bandit:
+class Bandit(FiniteTask):
     """R = 1{a = y*}. In context c the right arm is c + 1 (mod K), so that arm 0, which a bug pulls, is seldom right."""
 
     arms: int = knob(10, low=2)
@@ -34,26 +33,23 @@ class Bandit:
     """b"""
 
     error: ClassVar[str] = "policy_error"
-    tokens: ClassVar[int] = 1
-
-    def fetch(self, root: Path) -> None:
-        pass
-
-    def prepare(self, root: Path, device: torch.device | str) -> None:
-        pass
 
     def policy(self) -> MLP:
         return MLP((self.contexts, *self.hidden, self.arms))
 
+    @property
+    def size(self) -> int:
+        return self.contexts
+
     def draw(self, streams: Streams, step: int) -> Contexts:
-        return self._at(streams.below(self.contexts, "context", step, (self.batch,)))
+        return self.at(streams.below(self.contexts, "context", step, (self.batch,)))
 
     def reward(self, contexts: Contexts, actions: Tensor) -> Tensor:
         return (actions == contexts.targets).float()
 
     def evaluate(self, parameters: Parameters, streams: Streams, step: int) -> dict[str, Tensor]:
         """Over all contexts, exactly: policy_error = 1 − π(y*); the same of the greedy policy; the entropy."""
-        every = self._at(torch.arange(self.contexts, device=streams.device).expand(len(streams.seeds), -1))
+        every = self.at(torch.arange(self.contexts, device=streams.device).expand(len(streams.seeds), -1))
         log_policy = self.policy().log_policy(parameters, every.inputs)  # [S, C, K]
         wrong = log_policy.exp().scatter(-1, every.targets.unsqueeze(-1), 0.0)  # summed, not 1 − π(y*): exact near 0
         greedy = log_policy.argmax(dim=-1) == every.targets
@@ -63,5 +59,5 @@ class Bandit:
             "entropy": -(log_policy.exp() * log_policy).sum(dim=-1).mean(dim=1),
         }
 
-    def _at(self, index: Tensor) -> Contexts:
+    def at(self, index: Tensor) -> Contexts:
         return Contexts(inputs=one_hot(index, self.contexts).float(), targets=(index + 1) % self.arms)

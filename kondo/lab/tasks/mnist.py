@@ -12,7 +12,8 @@ from torch import Tensor
 from kondo.lab.baselines import BASELINES
 from kondo.lab.policies.mlp import MLP, Parameters
 from kondo.lab.streams import Streams
-from kondo.lab.tasks import Contexts, data, task
+from kondo.lab.tasks import data
+from kondo.lab.tasks.base import Contexts, FiniteTask, task
 from kondo.schema import knob
 
 CHUNK = 1000  # test images evaluated at a time
@@ -20,7 +21,7 @@ CHUNK = 1000  # test images evaluated at a time
 
 @task
 @dataclass
-class Mnist:
+class Mnist(FiniteTask):
     """R = 1{a = label}. Arms beyond the ten digits never pay."""
 
     dataset: str = knob("mnist", choices=data.DATASETS)
@@ -36,7 +37,6 @@ class Mnist:
     """b"""
 
     error: ClassVar[str] = "test_error"
-    tokens: ClassVar[int] = 1
 
     def fetch(self, root: Path) -> None:
         data.ensure(self.dataset, root)
@@ -46,6 +46,10 @@ class Mnist:
 
     def policy(self) -> MLP:
         return MLP((self.images.train.shape[1], *self.hidden, self.arms), self.images.rows, self.samples)
+
+    @property
+    def group(self) -> int:
+        return self.samples
 
     @property
     def size(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -12,13 +11,13 @@ from torch import Tensor
 from kondo.lab.policies.mlp import Parameters
 from kondo.lab.policies.transformer import Transformer
 from kondo.lab.streams import Streams
-from kondo.lab.tasks import Contexts, task
+from kondo.lab.tasks.base import Contexts, Task, task
 from kondo.schema import ConfigError, knob
 
 
 @task
 @dataclass(frozen=True)
-class Reversal:
+class Reversal(Task):
     """R = κc + (1 − κ)1{c = 1}, where c is how much of the answer is right."""
 
     length: int = knob(10, low=2)
@@ -59,11 +58,9 @@ class Reversal:
     def tokens(self) -> int:
         return self.length
 
-    def fetch(self, root: Path) -> None:
-        pass
-
-    def prepare(self, root: Path, device: torch.device | str) -> None:
-        pass
+    @property
+    def group(self) -> int:
+        return self.samples
 
     def policy(self) -> Transformer:
         return Transformer(

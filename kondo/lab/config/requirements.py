@@ -1,0 +1,112 @@
+"""What the parts of a cell need of each other: each declares it, and here a cell is held to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from kondo.lab.baselines import BASELINES
+from kondo.lab.capabilities import CAPABILITIES, declared
+from kondo.lab.probes import PROBES, ProbeSettings
+from kondo.lab.screens import SCREENS, ScreenSettings
+from kondo.lab.tasks.base import TASKS, FiniteTask, Task
+from kondo.objectives import METHODS, needs, whole_batch
+from kondo.schema import ConfigError
+
+if TYPE_CHECKING:
+    from kondo.lab.config.cell import Cell
+
+
+def gated(method: str) -> bool:
+    """Whether a method has a gate."""
+    return "weight" in needs(METHODS[method])
+
+
+def delighted(method: str) -> bool:
+    """Whether a method uses delight, for its gate or as its weight."""
+    return gated(method) or "delight" in needs(METHODS[method])
+
+
+HAS: dict[str, Callable[[Cell], bool]] = {
+    "training": lambda cell: isinstance(cell.task, Task),
+    "batch": lambda cell: isinstance(cell.task, Task),
+    "gate": lambda cell: gated(cell.method),
+    "delight": lambda cell: delighted(cell.method),
+    "contexts": lambda cell: isinstance(cell.task, FiniteTask),
+    "group": lambda cell: cell.task.group > 1,
+}
+"""Whether a cell has a capability."""
+LACKS: dict[str, Callable[[Cell], str]] = {
+    "training": lambda cell: f"task {_task(cell)!r} trains nothing",
+    "batch": lambda cell: f"task {_task(cell)!r} looks at one sample at a time",
+    "gate": lambda cell: f"method {cell.method!r} has no gate; methods with one: {_methods(gated)}",
+    "delight": lambda cell: f"method {cell.method!r} uses no delight; methods that do: {_methods(delighted)}",
+    "contexts": lambda cell: f"task {_task(cell)!r} has none; tasks with one: {_tasks(FiniteTask)}",
+    "group": lambda cell: f"task {_task(cell)!r} has one here, whose mean reward is the reward itself",
+}
+"""Why it has not, and what would do."""
+
+
+def check(cell: Cell) -> None:
+    """Refuse a cell in which a part lacks what it needs."""
+    for what, capabilities, hint in _requirements(cell):
+        for name in capabilities:
+            if not HAS[name](cell):
+                raise ConfigError(f"{what}: needs {CAPABILITIES[name]}; {LACKS[name](cell)}{hint}")
+    _check_screen(cell)
+    _check_quantities(cell)
+
+
+def _requirements(cell: Cell) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """What was chosen, the capabilities it needs, and a hint at what else would do."""
+    yield f"task.name={_task(cell)!r}", cell.task.needs, ""
+    yield f"task.baseline={cell.task.baseline!r}", declared(BASELINES[cell.task.baseline]), ""
+    if whole_batch(METHODS[cell.method]):
+        yield f"method.name={cell.method!r}", ("batch",), ""
+    if cell.gate is not None and cell.gate.rate is not None:
+        yield f"gate.rate={cell.gate.rate}", ("batch",), "; set gate.price"
+    if cell.frictions:
+        yield "friction", ("training",), ""
+    if cell.screen != ScreenSettings():
+        yield "screen", ("training", "delight"), ""
+    if cell.probe != ProbeSettings():
+        yield f"probe.name={cell.probe.name!r}", ("training", *declared(PROBES[cell.probe.name])), ""
+
+
+def _check_screen(cell: Cell) -> None:
+    """A screen's age is for screens that have one, and its layers are fewer than the policy's."""
+    source = SCREENS[cell.screen.source]
+    if cell.screen.age and not source.aged:
+        others = ", ".join(sorted(name for name, each in SCREENS.items() if each.aged))
+        what = f"screen.age={cell.screen.age}: screen.source={cell.screen.source!r} has no age"
+        raise ConfigError(f"{what}; screens with one: {others}")
+    if source.layers >= cell.task.layers:
+        raise ConfigError(
+            f"screen.source={cell.screen.source!r}: for policies of more than {source.layers} layers that can be cut "
+            f"short; that of task {_task(cell)!r} has {cell.task.layers}"
+        )
+
+
+def _check_quantities(cell: Cell) -> None:
+    """A method gets the quantities it asks for: from the task, and from the actor."""
+    asked = needs(METHODS[cell.method])
+    if missing := [name for name in asked if name not in cell.task.quantities]:
+        what = f"method.name={cell.method!r}: needs {', '.join(missing)}, and task {_task(cell)!r}"
+        raise ConfigError(f"{what} knows of a sample only {', '.join(cell.task.quantities)}")
+    if "actor_log_prob" in asked and not cell.actor.report_probabilities:
+        raise ConfigError(
+            f"actor.report_probabilities=False: method {cell.method!r} needs the actor's behaviour probabilities; "
+            f"methods that do not: {_methods(lambda name: 'actor_log_prob' not in needs(METHODS[name]))}"
+        )
+
+
+def _task(cell: Cell) -> str:
+    return next(name for name, cls in TASKS.items() if type(cell.task) is cls)
+
+
+def _tasks(kind: type) -> str:
+    return ", ".join(sorted(name for name, cls in TASKS.items() if issubclass(cls, kind)))
+
+
+def _methods(has: Callable[[str], bool]) -> str:
+    return ", ".join(sorted(filter(has, METHODS)))
