@@ -15,7 +15,7 @@ from analysis.load import final
 from analysis.settings import Columns, Settings, describe
 from analysis.stats import Interval, bootstrap
 from analysis.style import label
-from analysis.tables import AmbiguousRows, check_unique, cost_to_reach, matching
+from analysis.tables import SHARES, AmbiguousRows, check_unique, cost_to_reach, matching
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
 INCONCLUSIVE = "inconclusive"
@@ -24,7 +24,7 @@ NOT_RUN = "not run"
 """No finished runs of what the claim is about, or not of every setting it compares."""
 MIN_SEEDS = 3
 
-JOY = "2603.20526v1"
+JOY, DG_1 = "2603.20526v1", "2603.14608v1"
 DIST_1, DIST_2, DIST = "2603.20521v1", "2603.20521v2", "2603.20521v1, v2"
 WITHDRAWN = "2603.20521v1 (withdrawn in v2)"
 ABSTRACT = "stated in the abstract"
@@ -115,8 +115,8 @@ def by_setting(frame: pd.DataFrame, value: str, settings: Settings) -> pd.DataFr
     """Final values, [seed × setting]; without settings that have no runs. A seed that diverged has an error of 1: who
     is left out of a mean improves it."""
     ends = final(frame)
-    if value == "error":
-        ends = ends.assign(error=ends["error"].fillna(1.0))
+    if value in SHARES:
+        ends = ends.assign(**{value: ends[value].fillna(1.0)})
     columns = {}
     for key, setting in settings.items():
         rows = matching(ends, setting)

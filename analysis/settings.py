@@ -50,7 +50,7 @@ REVERSAL = {"task.name": "reversal", "task.target": "reverse", "task.layers": 3,
 """Token reversal with the papers' transformer."""
 OTHERS: Settings = {key: method(key) for key in ("pg", "ppo", "pmpo")}
 ALL: Settings = {"dg": DG, **OTHERS}
-LEVEL = 0.25
+LEVEL = 0.3
 """The intensity at which frictions are judged; the papers' own is not known."""
 
 

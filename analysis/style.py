@@ -57,7 +57,7 @@ RC: Any = {
 }
 
 
-def colour(method: str) -> str:
+def colour(method: Any) -> str:
     """A method's colour; one that is new here gets a purple of its own until it is given another."""
     return COLOURS.get(method, "#6a3d9a")
 
@@ -71,7 +71,7 @@ def percent(share: float) -> str:
     return f"{100 * share:g}%"
 
 
-def gate_label(rate: float | None, price: float | None) -> str:
+def gate_label(rate: Any, price: Any) -> str:
     """ρ=3% or λ=0; nothing for a method without a gate"""
     if rate is not None and not pd.isna(rate):
         return f"ρ={percent(rate)}"

@@ -52,7 +52,7 @@ def plot(table: pd.DataFrame) -> Figure:
             axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes)
         else:
             plots.lines(axes, counted, "c", "speedup")
-            axes.set(xscale="log", yscale="log")
+            axes.set(yscale="log")
             axes.set_xticks(RATIOS, [str(c) for c in RATIOS])
         late = int(group["seeds"].max() - group["pg_reached"].min())
         axes.set_title(f"H = {length}, M = {vocab}" + (f" (PG: {late} seeds did not get there)" if late else ""))

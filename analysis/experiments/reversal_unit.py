@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 GATE = ["gate.unit", "gate.rate", "gate.price"]
 COLOURS = {"sequence": style.colour("dgk"), "token": "#7b3294"}
 SHOWN = 0.03  # ρ whose course is drawn, beside λ = 0
-VALUES = ("error", "entropy", "kept_surprisal", "all_surprisal", "kept_right", "all_right")
+VALUES = ("error", "entropy", "kept_surprisal", "all_surprisal", "kept_right", "all_right", "zero_advantage")
+CREDITS = {"to_first_error": "prefix reward", "share": "share reward"}
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """The end of every gate, and the course of some."""
-    ends = aggregate(final(frame), GATE, VALUES).assign(kind="end")
+    ends = aggregate(final(frame), ["task.credit", *GATE], VALUES).assign(kind="end")
     shown = frame[(frame["gate.rate"] == SHOWN) | frame["gate.price"].notna()]
-    course = aggregate(shown[shown["step"] > 0], [*GATE, "step"], VALUES).assign(kind="course")
+    course = aggregate(shown[shown["step"] > 0], ["task.credit", *GATE, "step"], VALUES).assign(kind="course")
     table = pd.concat([ends, course], ignore_index=True)
     return table.assign(share=table["backward"] / table["forward"])
 
@@ -33,22 +34,31 @@ def measured(table: pd.DataFrame) -> str:
     """Final errors, and the entropy of the policy, in words."""
     ends = table[table["kind"] == "end"]
     return "final error and entropy per token: " + "; ".join(
-        f"by {unit}: "
+        f"{CREDITS[credit]}, by {unit}: "
         + ", ".join(
             f"{style.gate_label(row['gate.rate'], row['gate.price'])} {plots.error(row)}, entropy {row['entropy']:.2f}"
             for row in group.to_dict("records")
         )
-        for unit, group in ends.groupby("gate.unit")
+        for credit in CREDITS
+        for unit, group in ends[ends["task.credit"] == credit].groupby("gate.unit")
     )
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    figure, grid = plots.panels(2, 3)
-    ends, course = table[table["kind"] == "end"], table[table["kind"] == "course"]
+    figure, grid = plots.panels(4, 3)
+    for place, (credit, words) in enumerate(CREDITS.items()):
+        own = table[table["task.credit"] == credit]
+        _panels(grid[2 * place : 2 * place + 2], own[own["kind"] == "end"], own[own["kind"] == "course"], words)
+    style.note(figure, table[table["kind"] == "end"])
+    return figure
+
+
+def _panels(grid: Any, ends: pd.DataFrame, course: pd.DataFrame, words: str) -> None:
+    """Two rows of panels for one reward."""
     (first, second, third), (fourth, fifth, sixth) = grid
     _by_rate(first, ends, "error")
     plots.floor(first, ends["error"])
-    first.set(ylabel="final error", title="Token reversal: answers or tokens?")
+    first.set(ylabel="final error 1 − E[R]", title=f"Reversal, {words}: answers or tokens?")
     first.legend(fontsize=7.5)
     _course(second, course, "error")
     plots.floor(second, course["error"])
@@ -58,19 +68,13 @@ def plot(table: pd.DataFrame) -> Figure:
     third.set(ylabel="entropy per token", title="How undecided the policy stays")
     _by_rate(fourth, ends, "share", band=False)
     fourth.set(yscale="log", ylabel="share of answers in the graph", title="What each gate pays for")
-    for axes, value, title in (
-        (fifth, "right", "Kept (lines) and all (dots) tokens: right"),
-        (sixth, "surprisal", "… and how surprising"),
-    ):
-        _course(axes, course, f"kept_{value}")
-        for _, group in course.groupby(GATE, dropna=False):
-            colour = COLOURS[group["gate.unit"].iloc[0]]
-            axes.plot(group["step"], group[f"all_{value}"], ".", ms=3, color=colour, alpha=0.5)
-        axes.set_title(title)
-    fifth.set_ylabel("share right")
-    sixth.set_ylabel("mean surprisal ℓ")
-    style.note(figure, ends)
-    return figure
+    _course(fifth, course, "zero_advantage")
+    fifth.set(ylabel="share without advantage", ylim=(0, 1), title="Answers of groups that are all alike")
+    _course(sixth, course, "kept_right")
+    for _, group in course.groupby(GATE, dropna=False):
+        colour = COLOURS[group["gate.unit"].iloc[0]]
+        sixth.plot(group["step"], group["all_right"], ".", ms=3, color=colour, alpha=0.5)
+    sixth.set(ylabel="share right", title="Kept (lines) and all (dots) tokens: right")
 
 
 def _by_rate(axes: Axes, ends: pd.DataFrame, value: str, band: bool = True) -> None:
