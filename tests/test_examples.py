@@ -87,3 +87,16 @@ def test_training_from_python_gives_the_rows_of_the_log_and_writes_nothing(task,
         ]
     assert [row["seed"] for row in lab.train(plain, [5])][-1] == 5
     assert not list(Path().iterdir())
+
+
+def test_the_glossary_and_the_guide_name_files_and_names_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    _, guide, glossary = re.split(r"^## (?:Where to find things|Glossary)$", text, flags=re.M)
+    named = re.findall(r"`((?:kondo|conf|examples|experiments)/[\w./]*)`(?: `(\w+)`)?", guide + glossary)
+    assert len(named) > 40
+    for path, name in named:
+        assert (ROOT / path).exists(), path
+        assert not name or re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{path} {name}"
+    terms = [line for line in glossary.splitlines() if line.startswith("|")][2:]
+    assert len(terms) > 30
+    assert all(line.count("`") >= 4 for line in terms)
