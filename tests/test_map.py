@@ -158,6 +158,18 @@ def test_the_lab_asks_nothing_whether_it_has_an_attribute():
                 assert node.func.id != "getattr" or len(node.args) < 3 or "Loader" in ast.dump(node), path
 
 
+def test_no_function_is_longer_than_60_lines_and_no_module_than_350():
+    """Kernels excepted, and what trains into run folders."""
+    for path in sorted((ROOT / "kondo").rglob("*.py")):
+        if "kernels" in path.parts or path.name in ("runs.py", "training.py"):
+            continue
+        text = path.read_text()
+        assert len(text.splitlines()) <= 350, path
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef):
+                assert node.end_lineno - node.lineno < 60, f"{path} {node.name}"
+
+
 @pytest.mark.slow
 def test_the_library_needs_nothing_of_the_lab_and_who_reads_files_nothing_of_torch():
     for statement, absent in (

@@ -70,7 +70,7 @@ class Actor:
         self.task, self.frictions, self.streams, self.flat = task, frictions, streams, flat
         self.policy = task.policy()
         delay = sum(friction.longest_delay() for friction in frictions)
-        self.past = Past(flat, self.policy.shapes(), delay) if delay else None
+        self.past = Past(flat, delay) if delay else None
         self.exact = self.past is None and not any(friction.rounds for friction in frictions)
         """Whether it samples from the learner's present policy."""
         self.leaves: Parameters | None = None
@@ -79,7 +79,7 @@ class Actor:
     def act(self, step: int) -> Batch:
         """Sample the batch of a step, and remember the present parameters where that may be needed later."""
         if self.past is not None:
-            self.past.visit(step, self.flat)
+            self.past.record(step, self.flat)
         return self.batch(step)
 
     @torch.no_grad()
@@ -139,8 +139,8 @@ class Actor:
         if self.past is None:
             return views(self.flat, shapes)
         drawn = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0)
-        ages, ring = drawn.clamp(max=step).tolist(), self.past.ring  # [S]
-        each = {age: views(ring[(step - age) % len(ring)] if age else self.flat, shapes) for age in set(ages)}
+        ages = drawn.clamp(max=step).tolist()  # [S]
+        each = {age: views(self.past.of(step - age) if age else self.flat, shapes) for age in set(ages)}
         if len(each) == 1:
             return each[ages[0]]
         return {name: torch.stack([each[age][name][seed] for seed, age in enumerate(ages)]) for name in shapes}

@@ -87,7 +87,7 @@ class Gradient:
 
 @dataclass
 class Learner:
-    """S learners side by side, one per seed, each moved by its own samples alone."""
+    """S learners side by side, one per seed, each updated from its own samples alone."""
 
     flat: Tensor  # [S·P], changed in place
     policy: Policy

@@ -24,7 +24,7 @@ class OptimizerSettings:
 
 
 class Optimizer:
-    """Moves the seeds that are active, and leaves the others as they are: parameters, moments and step count."""
+    """Updates the seeds that are active, and leaves the others as they are: parameters, moments and step count."""
 
     def __init__(self, settings: OptimizerSettings, flat: Tensor, shapes: Shapes) -> None:
         self.settings = settings
@@ -34,7 +34,7 @@ class Optimizer:
         self.steps = torch.zeros(len(self.parameters[0]), device=flat.device)
         """Updates made, by seed. [S]"""
         self.lockstep = True
-        """Every seed has made the same number of updates: all of them can be moved at once."""
+        """Every seed has made the same number of updates: all of them can be updated at once."""
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], active: Tensor) -> None:

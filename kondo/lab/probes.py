@@ -1,4 +1,4 @@
-"""Probes: what is looked at beside the error whenever a run is evaluated. They change nothing in the run."""
+"""Probes: what is measured beside the error whenever a run is evaluated. They change nothing in the run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def probe(*, needs: Iterable[str]) -> Callable[[Probe], Probe]: ...
 def probe(function: Probe | None = None, *, needs: Iterable[str] = ()) -> object:
     """Register `(engine, settings) → {column: one value per seed}` under the function's name.
 
-    needs: capabilities of the cell that it looks at.
+    needs: capabilities of the cell that it measures.
     """
     if function is None:
         return lambda function: probe(declare(function, needs))
@@ -43,7 +43,7 @@ def probe(function: Probe | None = None, *, needs: Iterable[str] = ()) -> object
 class ProbeSettings:
     name: str = knob("none", choices=PROBES)
     samples: int = knob(500, low=10)
-    """How many contexts a probe looks at."""
+    """How many contexts a probe measures."""
     contamination: float = knob(0.5, low=0, high=1)
     """alignment: share of the behaviour that is uniformly random, where it is contaminated."""
     rate: float = knob(0.03, above=0, high=1)

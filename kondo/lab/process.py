@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from kondo.lab.config.cell import Cell
-from kondo.lab.engine import Engine
+from kondo.lab.config.cell import Cell, parse
+from kondo.lab.engine import Engine, eval_steps
 from kondo.lab.streams import Streams
 from kondo.lab.studies.base import Study
 from kondo.lab.studies.measurement import Measurement
@@ -42,3 +43,18 @@ def start(cell: Cell, seeds: list[int], device: str = "cpu", data: Path | str = 
     if isinstance(cell.task, Study):
         return Measurement(cell, cell.task, seeds, device)
     return Engine(cell, seeds, device, data)
+
+
+def run(
+    cell: Cell | Mapping[str, Any], seeds: int | Sequence[int], device: str = "cpu", data: Path | str = "data"
+) -> list[dict[str, Any]]:
+    """A cell from its first step to its last: the rows of its log."""
+    cell = cell if isinstance(cell, Cell) else parse(cell)
+    cell.task.fetch(Path(data))
+    process = start(cell, list(range(seeds)) if isinstance(seeds, int) else list(seeds), device, data)
+    due = set(eval_steps(cell.steps, cell.evals))
+    rows = process.evaluate()
+    while process.step < cell.steps:
+        process.advance()
+        rows += process.evaluate() if process.step in due else []
+    return rows

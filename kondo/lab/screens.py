@@ -115,15 +115,15 @@ class Snapshot(Screen):
 
     def __init__(self, settings: ScreenSettings, policy: Policy, flat: Tensor, streams: Streams) -> None:
         super().__init__(settings, policy, flat, streams)
-        self.past = Past(flat, policy.shapes(), settings.age)
+        self.past = Past(flat, settings.age)
 
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         age = min(step, self.settings.age)
-        flat = self.past.ring[(step - age) % len(self.past.ring)] if age else self.flat
+        flat = self.past.of(step - age) if age else self.flat
         return self.policy.log_policy(views(flat, self.policy.shapes()), inputs, actions)
 
     def observe(self, log_policy: Tensor, inputs: Tensor, actions: Tensor, step: int) -> None:
-        self.past.visit(step, self.flat)
+        self.past.record(step, self.flat)
 
     def state(self, step: int) -> dict[str, Any]:
         return {"past": self.past.state(step)}

@@ -22,7 +22,7 @@ def _signed(value: int) -> int:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)
 _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
-_CHUNK = 1 << 16  # numbers drawn ahead at a time, so that the cost per step is a slice
+_CHUNK = 1 << 16  # numbers drawn in advance at a time, so that the cost per step is a slice
 
 
 def _shift(z: Tensor, bits: int) -> Tensor:

@@ -72,22 +72,17 @@ def by_seed(parameters: Parameters) -> Tensor:
 class Past:
     """Parameters of the last `span` steps and the present ones; step t is in slot t mod (span + 1)."""
 
-    def __init__(self, flat: Tensor, shapes: Shapes, span: int) -> None:
-        self.shapes, self.span = shapes, span
+    def __init__(self, flat: Tensor, span: int) -> None:
+        self.span = span
         self.ring = flat.new_empty(span + 1, len(flat))  # [span + 1, S·P]; memory is taken as it fills
 
-    def visit(self, step: int, flat: Tensor, age: Tensor | None = None) -> Parameters:
-        """Remember the parameters of this step; return those of `age` steps ago, by seed, or else as old as the span
-        allows."""
-        slots = self.span + 1
-        self.ring[step % slots] = flat
-        if age is None:
-            return views(self.ring[max(0, step - self.span) % slots], self.shapes)
-        slot = ((step - age.clamp(max=step)) % slots).tolist()  # [S]
-        if len(set(slot)) == 1:
-            return views(self.ring[slot[0]], self.shapes)
-        each = [views(self.ring[index], self.shapes) for index in slot]
-        return {name: torch.stack([one[name][seed] for seed, one in enumerate(each)]) for name in self.shapes}
+    def record(self, step: int, flat: Tensor) -> None:
+        """Keep the parameters of this step."""
+        self.ring[step % len(self.ring)] = flat
+
+    def of(self, step: int) -> Tensor:
+        """The parameters of a step of the last `span`. [S·P]"""
+        return self.ring[step % len(self.ring)]
 
     def state(self, step: int) -> Tensor:
         """The slots that were filled in `step` steps."""

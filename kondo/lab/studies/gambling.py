@@ -103,7 +103,7 @@ class Gambling(Study):
             log_prob = torch.where(good, gap.unsqueeze(-1), -gap.unsqueeze(-1)).sigmoid().log()
             keep, coefficient = rule(log_prob, good.double() + noise - p)
             kept = (streams.uniform("coin", step, shape) < keep) * coefficient
-            gap = gap + 2 * self.lr * (kept * (good.double() - p)).mean(-1)  # both logits move
+            gap = gap + 2 * self.lr * (kept * (good.double() - p)).mean(-1)  # both logits change
             if step + 1 in moments:
                 errors.append((-gap).sigmoid())
         return torch.stack(errors)

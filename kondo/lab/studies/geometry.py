@@ -102,7 +102,7 @@ def simulated_need(
     delta: float,
     replicates: int,
 ) -> float:
-    """The same by simulation: batches that grow around a guess, and the size from which on 1 − δ of them point well.
+    """The same by simulation: batches that grow around a guess, and the size from which 1 − δ of them reach the target.
 
     Where the share that does crosses 1 − δ more than once, by chance, the first and the last crossing are averaged.
     """

@@ -1,0 +1,102 @@
+"""The examples do what their docstrings say, each run by the command that it names."""
+
+import ast
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kondo import lab
+from kondo.lab.config.cell import parse
+from kondo.lab.ledger import TIMED
+from kondo.lab.runs import Block, train
+
+ROOT = Path(__file__).parent.parent
+EXTENDING = ROOT / "examples" / "extending"
+FILES = sorted(EXTENDING.glob("*.py"))
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "KONDO_EXTENSIONS": str(EXTENDING)}
+
+
+def python(*words: str, cwd: Path = ROOT) -> str:
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT, check=True
+    ).stdout
+
+
+def test_there_is_an_example_of_each_thing_to_add():
+    assert [path.stem for path in FILES] == ["experiment", "friction", "method", "priority", "screen", "task"]
+    for path in FILES:
+        about = ast.get_docstring(ast.parse(path.read_text()))
+        assert about.startswith("Adds a"), path
+        assert f"python examples/extending/{path.name}" in about, path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [path.stem for path in FILES if path.stem != "experiment"])
+def test_an_example_runs_by_itself_and_tells_an_error(name):
+    errors = [float(word) for word in re.findall(r"error ([\d.]+\d)", python(f"examples/extending/{name}.py"))]
+    assert len(errors) >= 3
+    assert len(set(errors)) > 1  # what it adds makes a difference
+    assert all(0 <= error < 1 for error in errors)
+
+
+@pytest.mark.slow
+def test_the_experiment_of_one_s_own_is_swept_by_its_name_and_shown_from_its_logs(tmp_path):
+    table = python("examples/extending/experiment.py", str(tmp_path)).splitlines()[-4:]
+    assert [line.split()[0] for line in table] == ["priority", "delight", "gradient_size", "uniform"]
+    assert all(math.isfinite(float(value)) for line in table[1:] for value in line.split()[1:])
+    assert len(list(tmp_path.glob("noisyxor/*/metrics.jsonl"))) == 9
+
+
+@pytest.mark.slow
+def test_the_code_of_what_was_added_is_part_of_the_cell_and_only_of_a_cell_that_uses_it():
+    check = (
+        "from experiments.compose import single\n"
+        "for words in WORDS: print(list(single(words.split()).cell.plain().get('extensions', {})))"
+    )
+    words = [
+        "task=noisyxor method=dgk gate.priority=gradient_size friction=inattention screen.source=pruned",
+        "task=noisyxor method=dg_tempered method.power=0.25",
+        "task=bandit method=dgk",
+    ]
+    found = python("-c", check.replace("WORDS", repr(words))).splitlines()
+    assert [ast.literal_eval(line) for line in found] == [
+        ["task.noisyxor", "priority.gradient_size", "friction.inattention", "screen.pruned"],
+        ["task.noisyxor", "method.dg_tempered"],
+        [],
+    ]
+
+
+@pytest.mark.parametrize("task", ["bandit", "gate_coefficient"])
+def test_training_from_python_gives_the_rows_of_the_log_and_writes_nothing(task, tmp_path, monkeypatch):
+    plain = {"task": {"name": task}, "method": {"name": "dgk"}, "steps": 1 if task == "gate_coefficient" else 20}
+    block = Block(parse(plain), (0, 1))
+    train(block, tmp_path / "runs")
+    log = [json.loads(line) for line in (block.folder(tmp_path / "runs") / "metrics.jsonl").read_text().splitlines()]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    for cell, seeds in ((plain, 2), (parse(plain), [0, 1])):
+        rows = json.loads(json.dumps(lab.train(cell, seeds)))
+        assert [{k: v for k, v in row.items() if k not in TIMED} for row in rows] == [
+            {k: v for k, v in row.items() if k not in TIMED} for row in log
+        ]
+    assert [row["seed"] for row in lab.train(plain, [5])][-1] == 5
+    assert not list(Path().iterdir())
+
+
+def test_the_glossary_and_the_guide_name_files_and_names_that_exist():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    _, guide, glossary = re.split(r"^## (?:Where to find things|Glossary)$", text, flags=re.M)
+    named = re.findall(r"`((?:kondo|conf|examples|experiments)/[\w./]*)`(?: `(\w+)`)?", guide + glossary)
+    assert len(named) > 40
+    for path, name in named:
+        assert (ROOT / path).exists(), path
+        assert not name or re.search(rf"\b{name}\b", (ROOT / path).read_text()), f"{path} {name}"
+    terms = [line for line in glossary.splitlines() if line.startswith("|")][2:]
+    assert len(terms) > 30
+    assert all(line.count("`") >= 4 for line in terms)
