@@ -10,15 +10,12 @@ folder for each figure and scale.
 from __future__ import annotations
 
 import argparse
-import importlib
 import multiprocessing
-import pkgutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import joblib
@@ -29,19 +26,12 @@ mpl.use("Agg")
 
 from matplotlib.figure import Figure
 
-from analysis import figures as package
 from analysis import style
-from analysis.interrupts import held, quietly
+from analysis.experiments import experiments
 from analysis.load import final, read_figure
+from kondo.lab.interrupts import held, quietly
 
 SCALES = ("smoke", "laptop", "paper")
-
-
-def figures() -> dict[str, ModuleType]:
-    """Every figure: a module with select(frame) → the plotted data, plot(data) → Figure, and, where no claim is decided
-    by it, measured(data) → what it shows, in words."""
-    names = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
-    return {name: importlib.import_module(f"analysis.figures.{name}") for name in names}
 
 
 Places = Sequence[tuple[Path, Path]]
@@ -98,7 +88,7 @@ class Sketch:
     def plot(self) -> None:
         frame, self.damaged = read_figure(self.runs, self.scale, self.name)
         if len(frame) and len(final(frame)):
-            module = figures()[self.name]
+            module = experiments()[self.name]
             self.table = module.select(frame)
             self.image = module.plot(self.table)
 
@@ -142,19 +132,19 @@ def draw_all(
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="analysis.draw", description="Draw figures from logs alone.")
-    parser.add_argument("figures", nargs="*", help=f"which (default all): {', '.join(figures())}")
+    parser.add_argument("figures", nargs="*", help=f"which (default all): {', '.join(experiments())}")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
     parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to draw")
     parser.add_argument("--out", type=Path, help="where figures go (default figures/<scale>)")
     asked = parser.parse_args(arguments)
-    unknown = set(asked.figures) - set(figures())
+    unknown = set(asked.figures) - set(experiments())
     if unknown:
-        parser.error(f"no such figure: {', '.join(sorted(unknown))}; there are: {', '.join(figures())}")
+        parser.error(f"no such figure: {', '.join(sorted(unknown))}; there are: {', '.join(experiments())}")
     if not asked.runs.is_dir():
         parser.error(f"--runs {asked.runs}: no such folder")
     out = asked.out or Path("figures", asked.scale)
     missing = 0
-    for figure, (drawn,) in draw_all(asked.figures or list(figures()), [(asked.runs, out)], asked.scale):
+    for figure, (drawn,) in draw_all(asked.figures or list(experiments()), [(asked.runs, out)], asked.scale):
         for sentence in drawn.damaged:
             print(f"{figure}: left out: {sentence}")
         train = f"no finished runs; make reproduce FIGURES={figure} SCALE={asked.scale} trains them"

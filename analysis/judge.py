@@ -1,11 +1,9 @@
-"""How a claim is judged: a predicate over the logs whose parts hold, fail or are left open by an interval.
-
-Settings are chosen by the columns of the frame, never by the name that a figure gives them.
-"""
+"""How a claim is judged: a predicate over the logs whose parts hold, fail or are left open by an interval."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field
 from typing import Any
@@ -14,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from analysis.load import final
+from analysis.settings import Columns, Settings, describe
 from analysis.stats import Interval, bootstrap
 from analysis.style import label
-from analysis.tables import AmbiguousRows, check_unique, cost_to_reach, matching
+from analysis.tables import SHARES, AmbiguousRows, check_unique, cost_to_reach, matching
 
 REPRODUCED, PARTLY, NOT = "reproduced", "partly", "not reproduced"
 INCONCLUSIVE = "inconclusive"
@@ -25,15 +24,10 @@ NOT_RUN = "not run"
 """No finished runs of what the claim is about, or not of every setting it compares."""
 MIN_SEEDS = 3
 
-JOY = "2603.20526v1"
+JOY, DG_1 = "2603.20526v1", "2603.14608v1"
 DIST_1, DIST_2, DIST = "2603.20521v1", "2603.20521v2", "2603.20521v1, v2"
 WITHDRAWN = "2603.20521v1 (withdrawn in v2)"
 ABSTRACT = "stated in the abstract"
-
-Columns = Mapping[str, Any]
-"""{column: value}: which rows are meant; None where a column is to be empty."""
-Settings = Mapping[str, Columns]
-"""What a claim compares, by a key of its own."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +87,13 @@ def _instead(frame: pd.DataFrame, where: Columns) -> str:
 
 
 CLAIMS: dict[str, Claim] = {}
+"""Those of the experiments that are loaded: analysis.experiments.claims() loads them all."""
+
+
+def order(id: str) -> tuple[bool, int, str]:
+    """J before D, by number; what has none last."""
+    number = re.match(r"[JD](\d+)", id)
+    return (id[0] != "J", int(number[1]) if number else 99, id)
 
 
 def claim(id: str, text: str, paper: str, figure: str, *, version: str, where: Columns) -> Callable[[Check], Check]:
@@ -107,37 +108,15 @@ def claim(id: str, text: str, paper: str, figure: str, *, version: str, where: C
     return register
 
 
-# Settings: rows by their columns, as one column of a table per setting, one row per seed, so that seeds are paired.
-
-
-def method(name: str, **columns: Any) -> Columns:
-    return {"method.name": name, **columns}
-
-
-PG, DG = method("pg"), method("dg")
-
-
-def gate(rate: float | None = None, price: float | None = None, **columns: Any) -> Columns:
-    """DG-K at a rate or a price: the hard gate by delight."""
-    hard = {"gate.mode": "hard", "gate.priority": "delight", "gate.rate": rate, "gate.price": price}
-    return {"method.name": "dgk", **hard, **columns}
-
-
-def describe(setting: Columns) -> str:
-    """A setting in words: DG-K ρ=3%, task.vocab=32"""
-    named = ("method.name", "gate.rate", "gate.price", "gate.mode", "gate.priority", "gate.unit")
-    others = [f"{column}={value}" for column, value in setting.items() if column not in named]
-    if setting.get("gate.priority", "delight") != "delight":
-        others.insert(0, str(setting["gate.priority"]))
-    return ", ".join([*([label(setting)] if "method.name" in setting else []), *others])
+# Values: one column of a table per setting, one row per seed, so that seeds are paired.
 
 
 def by_setting(frame: pd.DataFrame, value: str, settings: Settings) -> pd.DataFrame:
     """Final values, [seed × setting]; without settings that have no runs. A seed that diverged has an error of 1: who
     is left out of a mean improves it."""
     ends = final(frame)
-    if value == "error":
-        ends = ends.assign(error=ends["error"].fillna(1.0))
+    if value in SHARES:
+        ends = ends.assign(**{value: ends[value].fillna(1.0)})
     columns = {}
     for key, setting in settings.items():
         rows = matching(ends, setting)

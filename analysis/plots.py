@@ -1,21 +1,21 @@
-"""The few ways in which the figures draw."""
+"""The few ways in which the figures draw; matplotlib is imported where it is needed, so that claims do without."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from analysis import style
 from analysis.load import final
 from analysis.stats import bootstrap, pareto_front
 from analysis.style import label
 from analysis.tables import SETTING, aggregate, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 DASHES = ("-", "--", ":", "-.", (0, (1, 3)))
 
@@ -30,8 +30,11 @@ def errors(table: pd.DataFrame) -> str:
     return ", ".join(f"{label(row)} {error(row)}" for row in table.to_dict("records"))
 
 
-def lines(axes: Axes, table: pd.DataFrame, x: str, y: str = "error", by: Sequence[str] = SETTING) -> None:
-    """A line with its band per setting, one colour per method, one dash per gate; named in a legend."""
+def lines(
+    axes: Axes, table: pd.DataFrame, x: str, y: str = "error", by: Sequence[str] = SETTING, se: bool = False
+) -> None:
+    """A line with its band per setting, one colour per method, one dash per gate; named in a legend. se: a darker band
+    of one standard error to either side, as papers have it."""
     seen: dict[str, int] = {}
     for _, group in table.groupby(list(by), dropna=False, sort=False):
         first = group.iloc[0].to_dict()
@@ -40,11 +43,23 @@ def lines(axes: Axes, table: pd.DataFrame, x: str, y: str = "error", by: Sequenc
         dash = DASHES[seen.get(method, 0) % len(DASHES)]
         seen[method] = seen.get(method, 0) + 1
         axes.fill_between(group[x], group[f"{y}_low"], group[f"{y}_high"], color=style.colour(method), alpha=0.15, lw=0)
+        if se:
+            low, high = group[y] - group[f"{y}_se"], group[y] + group[f"{y}_se"]
+            axes.fill_between(group[x], low.clip(lower=0), high, color=style.colour(method), alpha=0.3, lw=0)
         axes.plot(group[x], group[y], color=style.colour(method), ls=dash, label=label(first))
+
+
+def overlay(axes: Axes, points: pd.DataFrame, x: str = "forward") -> None:
+    """Published points as hollow markers, in the colours of their methods; circles at a rate, diamonds at a price."""
+    for key, group in points.groupby(SETTING, dropna=False):
+        marker = "D" if key[2] == key[2] else "o"
+        axes.plot(group[x], group["value"], marker, ms=4, mfc="none", mew=0.9, color=style.colour(key[0]))
 
 
 def log_percent(axes: Axes) -> None:
     """A log axis from left to right with few labels, in percent, where its range is too short for powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.percent(value)))
@@ -138,5 +153,7 @@ def pareto_panel(axes: Axes, table: pd.DataFrame, cost: str, references: Sequenc
 
 def panels(rows: int, columns: int, **options: Any) -> tuple[Figure, Any]:
     """A grid of axes at the suite's size per panel."""
+    from matplotlib import pyplot as plt
+
     size = (4.3 * columns if columns > 1 else 6.4, 3.3 * rows if rows > 1 else 3.9)
     return plt.subplots(rows, columns, figsize=size, **options)

@@ -13,7 +13,6 @@ import base64
 import functools
 import html
 import json
-import re
 import sys
 import tempfile
 from collections import Counter
@@ -24,10 +23,12 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.claims import CLAIMS, INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED, Claim, Finding
-from analysis.draw import SCALES, draw_all, figures, reason
-from analysis.interrupts import quietly
-from analysis.load import Plan, final, read_figure, read_plan, read_status, run_folders, spent
+from analysis.draw import SCALES, draw_all, reason
+from analysis.experiments import claims, experiments
+from analysis.judge import INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED, Claim, Finding
+from analysis.load import final, read_figure
+from kondo.lab.interrupts import quietly
+from kondo.lab.records import Plan, cell_of, read_plan, read_status, run_folders, spent
 
 CSS = Path(__file__).with_name("report.css")
 MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", INCONCLUSIVE: "…", NOT_RUN: "–"}
@@ -48,8 +49,7 @@ class Source:
 
     def judge(self) -> list[dict[str, Any]]:
         """Every claim, on the runs that its figure planned at this scale."""
-        ordered = sorted(CLAIMS.values(), key=lambda claim: _order(claim.id))
-        return [self._judged(claim) | {"scale": self.scale} for claim in ordered]
+        return [self._judged(claim) | {"scale": self.scale} for claim in claims().values()]
 
     def _judged(self, claim: Claim) -> dict[str, Any]:
         """What a claim came to; one that cannot be checked is no reason not to check the others."""
@@ -75,7 +75,7 @@ class Source:
 
 def draw_missing(sources: Sequence[Source]) -> None:
     """Draw what the page shows and is not drawn yet, the same figure of all sources on the same axes."""
-    planned = [name for name in figures() if any(source.plan(name) for source in sources)]
+    planned = [name for name in experiments() if any(source.plan(name) for source in sources)]
     missing = [name for name in planned if any(not (each.figures / f"{name}.svg").exists() for each in sources)]
     places = [(each.runs, each.figures) for each in sources]
     for name, drawn in draw_all(missing, places, sources[0].scale, ("svg",)):
@@ -96,7 +96,7 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> str:
     """The report, as one HTML document; `judged` is what each source's claims came to."""
     verdicts = [{record["id"]: record for record in records} for records in judged]
-    shown = [name for name in figures() if any(source.plan(name) for source in sources)]
+    shown = [name for name in experiments() if any(source.plan(name) for source in sources)]
     tally = Counter(record["verdict"] for record in verdicts[0].values())
     summary = ", ".join(f"{tally[word]} {word}" for word in MARKS if tally[word])
     return f"""<!doctype html>
@@ -106,10 +106,10 @@ def page(sources: Sequence[Source], judged: Sequence[list[dict[str, Any]]]) -> s
 <h1>What held</h1>
 <p>The claims of <em>Does This Gradient Spark Joy?</em> (arXiv 2603.20526, J) and <em>Delightful Distributed Policy
 Gradient</em> (arXiv 2603.20521, D), each checked on this suite's logs at {_esc(sources[0].scale)} scale:
-{_esc(summary)}. Each is a predicate over the logs, in <code>analysis/claims*.py</code>, whose parts hold, do not hold,
-or are left open by a 95% confidence interval (a bootstrap over seeds): “{REPRODUCED}”, all parts hold; “{PARTLY}”,
-some; “{NOT}”, none, and none is open; “{INCONCLUSIVE}”, the runs are there, and too few or too scattered to tell;
-“{NOT_RUN}”, there are no finished runs of what the claim is about. In J7, J12 and D3-mnist, where many
+{_esc(summary)}. Each is a predicate over the logs, in <code>analysis/experiments/</code>, whose parts hold, do not
+hold, or are left open by a 95% confidence interval (a bootstrap over seeds): “{REPRODUCED}”, all parts hold;
+“{PARTLY}”, some; “{NOT}”, none, and none is open; “{INCONCLUSIVE}”, the runs are there, and too few or too scattered
+to tell; “{NOT_RUN}”, there are no finished runs of what the claim is about. In J7, J12 and D3-mnist, where many
 alternatives are compared, intervals are wider by Bonferroni's rule. Elsewhere each part has its own 95%: enough for a
 claim all of whose parts must hold, but “{PARTLY}” may rest on a single part. A factor of the paper's counts as reached
 if the estimate is at least three quarters of it and the interval is above 1. A seed that diverged counts as an error of
@@ -173,7 +173,7 @@ def _plural(word: str, count: int) -> str:
 
 
 def _figure(name: str, sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any]]]) -> str:
-    module = figures()[name]
+    module = experiments()[name]
     title = (module.__doc__ or name).strip().splitlines()[0]
     body = "".join(_drawing(name, source, sources) for source in sources)
     body = f'<div class="beside">{body}</div>' if len(sources) > 1 else body
@@ -196,7 +196,7 @@ def _figure(name: str, sources: Sequence[Source], verdicts: Sequence[dict[str, d
 def _measured(name: str, source: Source) -> str:
     """What a figure shows, in words."""
     try:
-        return str(figures()[name].measured(pd.read_csv(source.figures / f"{name}.csv")))
+        return str(experiments()[name].measured(pd.read_csv(source.figures / f"{name}.csv")))
     except Exception as error:
         source.trouble[name] = f"cannot be put in words: {reason(error)}"
         return source.trouble[name]
@@ -223,7 +223,7 @@ def _gaps(source: Source, plan: Plan) -> list[str]:
     frame, damaged = source.read(plan.figure)
     gaps = [f"damaged: {sentence}" for sentence in damaged]
     for folder in run_folders(source.runs, plan.cells):
-        name, status = plan.name(folder.name.partition("-s")[0]), read_status(folder)
+        name, status = plan.name(cell_of(folder)), read_status(folder)
         if status.get("status") == "diverged":
             when = ", ".join(f"seed {seed} at step {step}" for seed, step in status.get("diverged", {}).items())
             gaps.append(f"diverged: {name} ({when})")
@@ -275,12 +275,6 @@ def _data_uri(path: Path, mime: str) -> str:
 
 def _esc(text: object) -> str:
     return html.escape(str(text), quote=True)
-
-
-def _order(claim: str) -> tuple[bool, int, str]:
-    """J before D, by number; what has none last."""
-    number = re.match(r"[JD](\d+)", claim)
-    return (claim[0] != "J", int(number[1]) if number else 99, claim)
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -1,16 +1,22 @@
-"""From the rows of a study, lists over its grid, to what its figure plots: closed forms beside simulations."""
+"""From the rows of a study, lists over its grid, to what its figure plots and its claims compare."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from scipy.stats import t as student
 
+from analysis.judge import INCONCLUSIVE, MIN_SEEDS, NOT_RUN, Finding
 from analysis.load import final
-from analysis.tables import check_unique
+from analysis.settings import Columns, describe
+from analysis.stats import Interval, bootstrap
+from analysis.tables import check_unique, matching
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def unfold(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -41,3 +47,42 @@ def note(figure: Figure, table: pd.DataFrame, extra: str = "") -> None:
         *([extra] if extra else []),
     ]
     figure.supxlabel("; ".join(words), fontsize=7.5, color="#666666", x=0.01, ha="left")
+
+
+# For claims
+
+
+def replicates(frame: pd.DataFrame, wanted: Sequence[Columns]) -> Finding | None:
+    """The finding that there is nothing to judge, unless everything wanted was run with enough replicates."""
+    ends = final(frame)
+    rows = [matching(ends, setting) for setting in wanted]
+    missing = [describe(setting) for setting, each in zip(wanted, rows, strict=True) if each.empty]
+    if missing:
+        return Finding(NOT_RUN, f"no runs of {'; '.join(missing)}")
+    seeds = min(int(each.groupby("cell")["seed"].nunique().min()) for each in rows)
+    if seeds < MIN_SEEDS:
+        return Finding(INCONCLUSIVE, f"{seeds} replicates, {MIN_SEEDS} needed", seeds=seeds)
+    return None
+
+
+def studied(frame: pd.DataFrame) -> dict[str, int]:
+    """How many replicates a finding rests on."""
+    return {"seeds": int(final(frame).groupby("cell")["seed"].nunique().min()), "steps": int(frame["steps"].max())}
+
+
+def on_grid(frame: pd.DataFrame, axes: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
+    """A row per (seed, point of the grid, setting on the axes); more than one is refused."""
+    rows = unfold(frame, columns)
+    check_unique(rows, axes)
+    return rows
+
+
+def by_seed(rows: pd.DataFrame, axes: Sequence[str], value: str) -> pd.DataFrame:
+    """[seed × axes]"""
+    return rows.pivot(index="seed", columns=list(axes), values=value)
+
+
+def slope(rows: pd.DataFrame, x: str, y: str) -> Interval:
+    """The power with which y goes with x: the slope on log axes, fitted for each seed."""
+    known = rows.dropna(subset=[y])
+    return bootstrap([np.polyfit(np.log(group[x]), np.log(group[y]), 1)[0] for _, group in known.groupby("seed")])

@@ -1,16 +1,16 @@
 """How every figure looks: one colour per method everywhere, safe for colour-blind readers, files that never change
-unless the data does."""
+unless the data does. Claims take their words from here: matplotlib is imported by what draws."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 import pandas as pd
-from matplotlib import pyplot as plt
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 COLOURS = {
     "pg": "#7a7a7a",
@@ -57,7 +57,7 @@ RC: Any = {
 }
 
 
-def colour(method: str) -> str:
+def colour(method: Any) -> str:
     """A method's colour; one that is new here gets a purple of its own until it is given another."""
     return COLOURS.get(method, "#6a3d9a")
 
@@ -71,7 +71,7 @@ def percent(share: float) -> str:
     return f"{100 * share:g}%"
 
 
-def gate_label(rate: float | None, price: float | None) -> str:
+def gate_label(rate: Any, price: Any) -> str:
     """ρ=3% or λ=0; nothing for a method without a gate"""
     if rate is not None and not pd.isna(rate):
         return f"ρ={percent(rate)}"
@@ -112,6 +112,9 @@ def common_axes(figures: Sequence[Figure]) -> None:
 
 def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
     """PNG, PDF and SVG without a date or a random id in them: the same figure is the same file."""
+    import matplotlib as mpl
+    from matplotlib import pyplot as plt
+
     stem.parent.mkdir(parents=True, exist_ok=True)
     nothing: dict[str, dict[str, Any]] = {
         "png": {"Software": None},

@@ -12,7 +12,9 @@ from analysis.stats import bootstrap
 
 SETTING = ["method.name", "gate.rate", "gate.price"]
 """What tells two lines of a figure apart."""
-POSSIBLE = dict.fromkeys(("error", "recall", "kept_right", "all_right"), (0.0, 1.0)) | dict.fromkeys(
+SHARES = ("error", "train_error", "test_error", "policy_error", "reward_error", "token_error", "answer_error")
+"""Columns of errors."""
+POSSIBLE = dict.fromkeys((*SHARES, "recall", "kept_right", "all_right", "zero_advantage"), (0.0, 1.0)) | dict.fromkeys(
     ("entropy", "kept_surprisal", "all_surprisal"), (0.0, np.inf)
 )
 """Where a mean can be; the interval of a few seeds may reach beyond, and is cut there."""
@@ -81,7 +83,8 @@ def seconds(frame: pd.DataFrame) -> pd.Series:
 
 
 def aggregate(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str] = ("error",)) -> pd.DataFrame:
-    """A row per group: each value's mean over seeds with its 95% interval, mean costs, and how many seeds there are."""
+    """A row per group: each value's mean over seeds with its 95% interval and its standard error, mean costs, and how
+    many seeds there are."""
     check_unique(frame, by)
     rows = []
     frame = frame.assign(seconds=seconds(frame))
@@ -90,7 +93,8 @@ def aggregate(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str] = ("
         for value in values:
             interval = bootstrap(group[value].dropna())
             low, high = np.clip([interval.low, interval.high], *POSSIBLE.get(value, (-np.inf, np.inf)))
-            row |= {value: interval.mean, f"{value}_low": low, f"{value}_high": high}
+            error = group[value].std() / np.sqrt(group[value].notna().sum())
+            row |= {value: interval.mean, f"{value}_low": low, f"{value}_high": high, f"{value}_se": error}
         row |= {cost: group[cost].mean() for cost in ("forward", "screened", "backward", "seconds")}
         row |= {"step": int(group["step"].max()), "seeds": group["seed"].nunique()}
         rows.append(row | {"diverged": int(group["error"].isna().sum())})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import sys
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 
 from experiments.bench_llm import language_model
-from experiments.timing import REPEATS, Step, best
+from experiments.timing import REPEATS, Step, best, peak_memory
 from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
 from kondo.lab.streams import sample_index
@@ -148,9 +147,9 @@ def staleness() -> list[dict[str, Any]]:
     short, long = (ours("dg", friction={"staleness": {"delay": delay}}) for delay in (1, 1000))
     while long.step < 1010:  # until its memory is full
         long.advance()
-    full = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    full = peak_memory() / 2**30
     times = best({"short": short.advance, "long": long.advance})
-    later = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    later = peak_memory() / 2**30
     return [
         {
             "name": "mnist: step time with D = 1000 over D = 1 (ten seeds)",

@@ -15,10 +15,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from analysis.load import read_log
+from kondo.lab.capabilities import declared
 from kondo.lab.config.cell import Cell, gated, parse
 from kondo.lab.frictions import FRICTIONS
-from kondo.lab.runs import Block, blocks, finished
+from kondo.lab.probes import PROBES
+from kondo.lab.records import read_log
+from kondo.lab.training import Block, blocks, finished
 from kondo.objectives import METHODS
 from kondo.schema import ConfigError, build, knob
 
@@ -55,7 +57,13 @@ def _fade(intensity: Any, full: float | None, default: float) -> float | None:
     return default if intensity is None else round((1 - _level(intensity)) * full, 6)
 
 
+def _coarse(intensity: Any, default: str) -> str | None:
+    """${coarse:intensity,default}: bf16, int8 or int4, by thirds of the intensity, and exact at 0; or the default."""
+    return default if intensity is None else (None, "bf16", "int8", "int4")[math.ceil(_level(intensity) * 3)]
+
+
 OmegaConf.register_new_resolver("dial", _dial, replace=True)
+OmegaConf.register_new_resolver("coarse", _coarse, replace=True)
 OmegaConf.register_new_resolver("fade", _fade, replace=True)
 OmegaConf.register_new_resolver("crowd", _crowd, replace=True)
 
@@ -64,7 +72,8 @@ OmegaConf.register_new_resolver("crowd", _crowd, replace=True)
 class WandbSettings:
     mode: str = knob("offline", choices=("offline", "online", "disabled"))
     project: str = "kondo"
-    group: str = "ad hoc"
+    group: str | None = None
+    """None in a config that names none; a job always has one."""
     dir: str = "runs"
 
 
@@ -136,8 +145,8 @@ def job(config: DictConfig, choices: Mapping[str, Any], usual: Callable[[str, st
     """A checked job from a composed config and the choices of groups that it was composed of; `usual` is the cell of a
     task, a method and a scale alone, which names are the difference from.
 
-    A gate for a method without one is an error, and so is an intensity that turns nothing; in a sweep it only means
-    that the axis is not for that method, or not for that friction.
+    A gate, or a probe that looks into it, for a method without one is an error, and so is an intensity that turns
+    nothing; in a sweep it only means that the axis is not for that method, or not for that friction.
     """
     made = checked(config, sweeping)
     friction = choices.get("friction", [])  # of a list of them Hydra says nothing
@@ -148,7 +157,14 @@ def job(config: DictConfig, choices: Mapping[str, Any], usual: Callable[[str, st
         "intensity": _intensity(config, sweeping),
     }
     other = usual(asked["task"], asked["method"], made.launch.scale)
-    return dataclasses.replace(made, choices=asked, name=cell_name(made.cell, other, asked))
+    launch = _grouped(made.launch, choices.get("experiment"))
+    return dataclasses.replace(made, launch=launch, choices=asked, name=cell_name(made.cell, other, asked))
+
+
+def _grouped(launch: Launch, experiment: str | None) -> Launch:
+    """In W&B runs are grouped by the experiment that asked for them, unless a group is given."""
+    group = launch.wandb.group or experiment or "ad hoc"
+    return dataclasses.replace(launch, wandb=dataclasses.replace(launch.wandb, group=group))
 
 
 def _intensity(config: DictConfig, sweeping: bool) -> float | None:
@@ -175,9 +191,17 @@ def checked(config: DictConfig, sweeping: bool) -> Job:
     name = cell["method"].get("name") if isinstance(cell.get("method"), dict) else None
     if name in METHODS and not gated(name) and (sweeping or gate == _defaults("gate.yaml")["gate"]):
         gate = None
+    if sweeping and name in METHODS and not gated(name) and "gate" in _probe_needs(cell.get("probe")):
+        cell.pop("probe")
     launch = build(Launch, plain)
     _check_device(launch.device)
     return Job(parse({**cell, "gate": gate}), launch)
+
+
+def _probe_needs(probe: Any) -> tuple[str, ...]:
+    """What the chosen probe looks at."""
+    name = probe.get("name") if isinstance(probe, dict) else None
+    return declared(PROBES[name]) if name in PROBES else ()
 
 
 @functools.cache
@@ -216,13 +240,13 @@ def _solved(job: Job) -> bool:
     return all(finished(block, runs) for block in job.blocks()) and any(
         row.get(error) is not None and row[error] <= job.launch.search.solved
         for block in job.blocks()
-        for row in read_log(block.folder(runs) / "metrics.jsonl")
+        for row in read_log(block.folder(runs))
     )
 
 
 def final_error(job: Job) -> float:
     """The mean over seeds of the last error in its logs; NaN where there is none."""
     runs, error = Path(job.launch.runs), job.cell.error or ""
-    rows = [row for block in job.blocks() for row in read_log(block.folder(runs) / "metrics.jsonl")]
+    rows = [row for block in job.blocks() for row in read_log(block.folder(runs))]
     ends = [row[error] for row in rows if row["step"] == job.cell.steps and row.get(error) is not None]
     return fmean(ends) if ends else math.nan

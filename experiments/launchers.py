@@ -20,8 +20,8 @@ from typing import Any, ClassVar, Protocol
 
 import joblib
 
-from analysis.interrupts import held
 from experiments.compose import launcher_settings
+from kondo.lab.interrupts import held
 from kondo.schema import ConfigError, build, knob, nearest
 
 IDLE_SECONDS = 60.0

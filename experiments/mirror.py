@@ -11,7 +11,8 @@ from types import TracebackType
 from typing import Any
 
 from experiments.jobs import Job
-from kondo.lab.runs import Block, Rows
+from kondo.lab.records import Rows
+from kondo.lab.training import Block
 
 AXES = ("step", "forward", "backward")
 

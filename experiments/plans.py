@@ -12,13 +12,12 @@ from typing import Any
 
 import joblib
 
-from analysis.load import Plan, plan_path, read_json
 from experiments.compose import climbs, session, small_task, swept_by_experiment
 from experiments.extend import extensions, load_extensions
 from experiments.jobs import CONF, ROOT, Climb, Job, Launch, needed
 from experiments.suggest import foreign_axes
 from kondo.lab.config.cell import SCHEMA, parse
-from kondo.lab.runs import write_atomically
+from kondo.lab.records import Plan, composed_path, read_json, write_atomically, write_plan
 from kondo.schema import ConfigError, build, nearest
 
 FEW = 3
@@ -32,7 +31,7 @@ def experiments() -> list[str]:
 def plan(figure: str, scale: str, overrides: Sequence[str]) -> list[Job]:
     """The jobs that a figure needs as far as its logs tell now, written down for the figures to read."""
     jobs = needed(_climbs(figure, scale, overrides))
-    write_plan(figure, jobs, overrides)
+    write_plan(Path(jobs[0].launch.runs), plan_of(figure, jobs, overrides))
     return jobs
 
 
@@ -75,7 +74,7 @@ def _composed(figure: str, scale: str, overrides: Sequence[str]) -> dict[str, An
             for climb in every
         ],
     }
-    path = _kept_path(Path(launch.runs), scale, figure)
+    path = composed_path(Path(launch.runs), scale, figure)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, json.dumps(kept, ensure_ascii=False))
     return kept
@@ -91,12 +90,8 @@ def outside(words: Sequence[str]) -> list[str]:
 def _kept(figure: str, scale: str, overrides: Sequence[str]) -> dict[str, Any] | None:
     """A figure's sweep as it was composed before; None where it must be composed anew."""
     named = [word.partition("=")[2].strip("'\"") for word in overrides if word.startswith("runs=")]
-    kept = read_json(_kept_path(Path(named[-1] if named else "runs"), scale, figure))
+    kept = read_json(composed_path(Path(named[-1] if named else "runs"), scale, figure))
     return kept if kept.get("digest") == _digest(figure, scale, overrides) else None
-
-
-def _kept_path(runs: Path, scale: str, figure: str) -> Path:
-    return plan_path(runs, scale, figure).with_name(f".{figure}.composed.json")
 
 
 def _digest(figure: str, scale: str, overrides: Sequence[str]) -> str:
@@ -108,15 +103,15 @@ def _digest(figure: str, scale: str, overrides: Sequence[str]) -> str:
     return digest.hexdigest()
 
 
-def write_plan(figure: str, jobs: Sequence[Job], overrides: Sequence[str]) -> None:
-    """Write down which cells a figure shows, and the command that asked for them, for `analysis` to read."""
+def plan_of(figure: str, jobs: Sequence[Job], overrides: Sequence[str]) -> Plan:
+    """Which cells a figure shows, and the command that asked for them."""
     launch = jobs[0].launch
     elsewhere = ("experiment=", "scale=", "runs=", "hydra", "wandb.", "data=", "device=")
     changed = " ".join(word for word in overrides if not word.startswith(elsewhere))
     command = [f"make reproduce FIGURES={figure} SCALE={launch.scale}"]
     command += [f"RUNS={shlex.quote(launch.runs)}"] if launch.runs != "runs" else []
     command += [f"OVERRIDES={shlex.quote(changed)}"] if changed else []
-    plan = Plan(
+    return Plan(
         figure=figure,
         scale=launch.scale,
         command=" ".join(command),
@@ -126,8 +121,3 @@ def write_plan(figure: str, jobs: Sequence[Job], overrides: Sequence[str]) -> No
         schema=SCHEMA,
         search=None if launch.search.key is None else dataclasses.asdict(launch.search),
     )
-    path = plan_path(Path(launch.runs), launch.scale, figure)
-    text = json.dumps(dataclasses.asdict(plan), indent=1, ensure_ascii=False)
-    if not path.exists() or path.read_bytes() != text.encode():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text)

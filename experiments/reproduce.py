@@ -21,14 +21,15 @@ from pathlib import Path
 import torch
 
 from analysis import draw, report
-from analysis.interrupts import interruptible
 from experiments.compose import single
 from experiments.jobs import Job
 from experiments.launchers import Launcher, cores, launcher
 from experiments.plans import compose_all, experiments, plan
 from experiments.train import BUSY, Todo, train_all
+from kondo.lab.interrupts import interruptible
 from kondo.lab.process import start
-from kondo.lab.runs import Block, finished
+from kondo.lab.records import has_checkpoint
+from kondo.lab.training import Block, finished
 from kondo.schema import ConfigError
 
 CALIBRATION_SECONDS = 10.0
@@ -57,7 +58,7 @@ def folder(job: Job, block: Block) -> Path:
 
 
 def summary(name: str, runs: int, todo: Todo) -> str:
-    partial = sum((folder(*pair) / "checkpoint.pt").exists() for pair in todo)
+    partial = sum(has_checkpoint(folder(*pair)) for pair in todo)
     return f"{name} {runs} runs: {runs - len(todo)} complete, {partial} to resume, {len(todo) - partial} to train"
 
 

@@ -23,15 +23,16 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 from tqdm import tqdm
 
-from analysis.interrupts import interruptible
 from experiments.compose import check_words, climb, split, unique, usual
 from experiments.extend import load_extensions
 from experiments.jobs import Job, final_error, job, needed
 from experiments.launchers import Launcher
-from experiments.plans import write_plan
+from experiments.plans import plan_of
 from experiments.suggest import check_effect, foreign_axes
 from experiments.train import BUSY, Todo, line, train_all, train_block
-from kondo.lab.runs import Rows, RunBusy, finished
+from kondo.lab.interrupts import interruptible
+from kondo.lab.records import Rows, RunBusy, write_plan
+from kondo.lab.training import finished
 from kondo.schema import ConfigError
 
 
@@ -94,7 +95,8 @@ def train_batch(
     tried: set[str] = set()
     while new := [each for each in needed(wanted) if each.cell.key() not in tried]:
         if figure:
-            write_plan(figure, needed(wanted), list(config.hydra.overrides.task))
+            jobs = needed(wanted)
+            write_plan(Path(jobs[0].launch.runs), plan_of(figure, jobs, list(config.hydra.overrides.task)))
         todo = left(new)
         outcomes = train_all(todo, where) if todo else {}
         trouble |= {todo[i][0].cell.key(): word for i, word in outcomes.items() if word != BUSY}

@@ -16,11 +16,23 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from analysis.load import Damaged, read_log, read_plan, read_run, read_status, run_folders, spent
-from kondo.lab.runs import in_training
+from kondo.lab.records import (
+    FINISHED,
+    UNFINISHED,
+    Damaged,
+    cell_of,
+    config_text,
+    in_training,
+    read_log,
+    read_plans,
+    read_run,
+    read_status,
+    run_folders,
+    spent,
+)
 from kondo.schema import nearest
 
-STATES = ("done", "diverged", "failed", "running", "interrupted", "damaged")
+STATES = (*FINISHED, *UNFINISHED, "interrupted", "damaged")
 
 
 def state(folder: Path) -> tuple[str, str]:
@@ -40,8 +52,7 @@ def state(folder: Path) -> tuple[str, str]:
 
 def names(runs: Path) -> dict[str, str]:
     """{cell key: the cell in a few words}, as the plans call it."""
-    plans = [read_plan(runs, path.parent.name, path.stem) for path in sorted(runs.glob("plans/*/*.json"))]
-    return {key: plan.name(key) for plan in plans if plan is not None for key in plan.cells}
+    return {key: plan.name(key) for plan in read_plans(runs) for key in plan.cells}
 
 
 def show_list(runs: Path, only: str | None) -> int:
@@ -53,11 +64,10 @@ def show_list(runs: Path, only: str | None) -> int:
             continue
         counts[how] += 1
         seconds += spent(status)
-        cell = folder.name.partition("-s")[0]
         error = status.get("error")
         about = [f"{folder.name:<22} {how:<11} step {status.get('step', 0):>7,}"]
         about += [f"error {error:<8.4g}" if error is not None else " " * 14, f"{spent(status):>8,.1f} s"]
-        print(*about, words.get(cell, folder.parent.name), *([why] if why else []))
+        print(*about, words.get(cell_of(folder), folder.parent.name), *([why] if why else []))
     total = ", ".join(f"{count} {how}" for how, count in sorted(counts.items()))
     print(f"{counts.total()} runs in {runs}: {total or 'none'}; {seconds / 3600:.2f} process hours")
     return 0
@@ -67,16 +77,16 @@ def show_one(runs: Path, key: str) -> int:
     """Everything about the runs of a cell."""
     found = [folder for folder in run_folders(runs) if folder.name.startswith(key)]
     if not found:
-        keys = {folder.name.partition("-s")[0] for folder in run_folders(runs)}
+        keys = {cell_of(folder) for folder in run_folders(runs)}
         sys.exit(f"error: {key}: no such run in {runs}; {nearest(key, keys) if len(keys) < 20 else 'list shows them'}")
     for folder in found:
         status, (how, why) = read_status(folder), state(folder)
         print(f"{folder}: {how}{f' ({why})' if how == 'damaged' else ''}")
-        if (folder / "config.yaml").is_file():
-            print((folder / "config.yaml").read_text(errors="replace").rstrip())
+        if config := config_text(folder).rstrip():
+            print(config)
         trace = status.pop("traceback", None)
         print(json.dumps(status, indent=1))
-        rows = read_log(folder / "metrics.jsonl")
+        rows = read_log(folder)
         for row in (row for row in rows if row.get("step") == rows[-1].get("step")):
             print("  ".join(f"{name} {value:.5g}" for name, value in row.items() if _shown(value)))
         print(*([trace] if trace else []), sep="")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -29,6 +31,11 @@ def best(steps: dict[str, Step], count: int = 30, warmup: int = 10, repeats: int
                 step()
             times[name] = min(times[name], (time.perf_counter() - begun) / count)
     return times
+
+
+def peak_memory() -> int:
+    """The most bytes of memory that this process ever held; the system counts them in KiB, but on macOS in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def count(step: Step, device: torch.device) -> tuple[int, int]:

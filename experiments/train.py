@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import os
 import sys
@@ -15,13 +14,13 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from analysis.load import read_status
 from experiments.extend import load_extensions
 from experiments.jobs import Job, Launch
 from experiments.launchers import Handle, Launcher, told_to_stop
 from experiments.mirror import Mirror
 from kondo.lab.config.cell import parse
-from kondo.lab.runs import FINISHED, Block, Rows, RunBusy, Stop, finished, give_up, train
+from kondo.lab.records import FINISHED, Rows, RunBusy, give_up, read_status, status_age
+from kondo.lab.training import Block, Stop, finished, train
 from kondo.schema import build
 
 Todo = list[tuple[Job, Block]]
@@ -149,11 +148,9 @@ def _running(todo: Todo) -> tuple[int, list[str]]:
     for job, block in todo:
         folder = block.folder(Path(job.launch.runs))
         status = read_status(folder)
-        if status.get("status") == "running" and "step" in status:
-            with contextlib.suppress(OSError):
-                if time.time() - (folder / "status.json").stat().st_mtime < FRESH_SECONDS:
-                    reached += status["step"] * len(block.seeds)
-                    words.append(f"{job.name} error {status.get('error') or float('nan'):.3g}")
+        if status.get("status") == "running" and "step" in status and status_age(folder) < FRESH_SECONDS:
+            reached += status["step"] * len(block.seeds)
+            words.append(f"{job.name} error {status.get('error') or float('nan'):.3g}")
     return reached, words
 
 

@@ -10,6 +10,7 @@ What the gate decides at the edges:
 - every delight is zero: there is nothing to learn, none is kept, at any rate or price;
 - ρ = 1: every unit is kept (λ = −∞), exactly policy gradient;
 - a rate keeps exactly k = max(1, ⌊ρn⌋) of n units; ties at the price go to the lowest index;
+- a reserve of r leaves max(1, ⌊(1 − r)ρn⌋) of the k to the price and draws the others at random;
 - a fixed price keeps what is strictly above it, so λ = 0 keeps exactly the positive delights;
 - NaN rewards and infinite surprisal (log π = −∞): no finite gradient, so never kept and never part of a quantile.
 
@@ -59,6 +60,14 @@ class GateOptions:
     max_consecutive_drops: int | None = knob(None, low=0)
     """After this many batches in a row that had something to teach and kept nothing, the next such batch keeps its best
     unit, whatever the price; None: never."""
+    calibrated: bool = knob(False)
+    """A rate's price in the Bernoulli and soft modes: that of the hard mode (False), or the one at which σ((χ − λ)/η)
+    is ρ on average, so that the rate is what is paid for (True)."""
+    reserve: float = knob(0.0, low=0, below=1)
+    """r: share of what a rate buys that is drawn at random from what it would skip."""
+    reserve_mode: str = knob("plain", choices=("plain", "unbiased", "failures"))
+    """plain: any unit, G = 1; unbiased: any, G = N/m where m of N are drawn, so that E[Σ G U∇log π] = Σ U∇log π;
+    failures: the same among units of negative delight alone."""
 
 
 @dataclass
@@ -73,6 +82,11 @@ class GateSettings(GateOptions):
     """hard: 1{χ > λ}; bernoulli: a coin with probability σ((χ − λ)/η); soft: weight by it, and skip nothing."""
     temperature: float = knob(0.1, above=0)
     """η: softness of the Bernoulli and soft modes. The hard mode is its limit η → 0 and does not read it."""
+
+    @property
+    def ranked(self) -> float | None:
+        """The share of units that is bought by priority: the rate, less the reserve."""
+        return self.rate if self.rate is None or not self.reserve else self.rate * (1 - self.reserve)
 
 
 @dataclass
@@ -118,9 +132,20 @@ def check(settings: GateSettings, spell: Callable[[str], str] = str, *, strict: 
         raise ConfigError(f"{said['history']}: a fixed price has no use for a history; {spell('price')} is fixed.")
     if settings.warmup and not settings.history:
         raise ConfigError(f"{said['warmup']}: the warm-up fills a history; set {spell('history')} too.")
+    if settings.reserve and (settings.rate in (None, 1) or settings.mode != "hard"):
+        raise ConfigError(
+            f"{said['reserve']}: a share of what a hard gate buys at a rate below 1; "
+            f"got {said['rate']}, {said['mode']}."
+        )
+    if settings.calibrated and (settings.rate is None or settings.mode == "hard" or settings.history):
+        raise ConfigError(
+            f"{said['calibrated']}: of a rate in the Bernoulli or soft mode, batch by batch; "
+            f"got {said['rate']}, {said['mode']}, {said['history']}."
+        )
     for name, reader, read in (
         ("temperature", "mode", settings.mode != "hard"),
         ("alpha", "priority", settings.priority == "additive"),
+        ("reserve_mode", "reserve", settings.reserve > 0),
     ):
         if strict and not read and getattr(settings, name) != getattr(GateSettings, name):
             raise ConfigError(f"{said[name]}: has no effect with {said[reader]}.")
@@ -223,7 +248,8 @@ class KondoGate(nn.Module):
         )
         units = pricing.units(entries, settings.unit, pools)
         shape, pooled = units.delight.shape, units.pooled(pools)
-        coin = draw("coin", tuple(pooled.delight.shape)) if settings.mode == "bernoulli" else None
+        tossed = settings.mode == "bernoulli" or settings.reserve > 0
+        coin = draw("coin", tuple(pooled.delight.shape)) if tossed else None
         own = slice(None)
         if self.group is not None:  # decided on the units of all processes, by each of them
             pooled, coin, own = _joined(pooled, coin, self.group)

@@ -112,6 +112,22 @@ def dg(log_prob: Tensor, advantage: Tensor, delight: Tensor, *, temperature: Pos
 
 
 @method
+def dg_is(
+    log_prob: Tensor,
+    advantage: Tensor,
+    delight: Tensor,
+    actor_log_prob: Tensor,
+    *,
+    temperature: Positive = 1.0,
+    cap: Positive = 1.0,
+) -> Tensor:
+    """DG that trusts a sample no more than the learner's own policy does: Σ min(π/μ, cap) σ(χ/η) U ∇log π"""
+    return (log_prob.detach() - actor_log_prob).exp().clamp(max=cap) * dg(
+        log_prob, advantage, delight, temperature=temperature
+    )
+
+
+@method
 def dgk(log_prob: Tensor, advantage: Tensor, weight: Tensor) -> Tensor:
     """Kondo gate: Σ G U ∇log π, over the samples with G > 0 alone"""
     return -weight * advantage * log_prob
@@ -132,7 +148,7 @@ def pmpo(
     *,
     alpha: Annotated[float, limits(low=0, high=1)] = 0.5,
     gamma: Positive = 1e-9,
-    beta: Annotated[float, limits(low=0)] = 0.0,
+    beta: Annotated[float, limits(low=0)] = 0.1,
 ) -> Tensor:
     """α·mean_{U>0}(−log π) + (1−α)·mean_{U≤0}(log(γ + π)) + β·KL(μ‖π), the KL estimated on the actor's samples
 

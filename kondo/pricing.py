@@ -141,14 +141,31 @@ def price(window: Tensor, count: Tensor | int, settings: GateSettings) -> Tensor
     m is the number of units, or with a history the number of priorities in the window. The gate stands open, λ = −∞, at
     ρ = 1, until the warm-up is over, and where fewer than k units can be bought.
     """
-    if settings.rate is None or settings.rate == 1 or window.shape[-1] == 0:
+    rate = settings.ranked
+    if rate is None or rate == 1 or window.shape[-1] == 0:
         fixed = -torch.inf if settings.price is None else settings.price
         return torch.full((*window.shape[:-1], 1), fixed).to(window)
     if not settings.history:
-        return kth_highest(window, share(settings.rate, count))
+        return kth_highest(window, share(rate, count))
     seen = window.isfinite().sum(-1, keepdim=True)
-    quantile = kth_highest(window, share(settings.rate, seen))
+    quantile = kth_highest(window, share(rate, seen))
     return torch.where(seen < settings.warmup, -torch.inf, quantile)
+
+
+def calibrated(units: Units, settings: GateSettings) -> Tensor:
+    """λ such that Σ σ((χ − λ)/η) = ρn over the units that can be bought; −∞ where they are too few. → [pools, 1]"""
+    assert settings.rate is not None
+    able, rank, count = units.able(), units.priority, units.count()
+    target = settings.rate * (count if isinstance(count, int) else count.double())
+    reach = 30 * settings.temperature  # σ(±30) is 0 or 1 to thirteen digits
+    low = torch.where(able, rank, torch.inf).amin(-1, keepdim=True) - reach
+    high = torch.where(able, rank, -torch.inf).amax(-1, keepdim=True) + reach
+    for _ in range(60):
+        middle = (low + high) / 2
+        probs = torch.where(able, torch.sigmoid((rank - middle) / settings.temperature), 0.0)
+        many = probs.sum(-1, keepdim=True) > target
+        low, high = torch.where(many, middle, low), torch.where(many, high, middle)
+    return torch.where(able.sum(-1, keepdim=True) <= target, -torch.inf, high)
 
 
 def weights(units: Units, price: Tensor, settings: GateSettings, coin: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -164,9 +181,31 @@ def weights(units: Units, price: Tensor, settings: GateSettings, coin: Tensor | 
         assert coin is not None
         return (coin < probs).to(probs.dtype), probs
     above, ties = able & (units.priority > price), able & (units.priority == price)
-    quota = 0 if settings.rate is None else share(settings.rate, units.count())
+    quota = 0 if settings.ranked is None else share(settings.ranked, units.count())
     kept = above | (ties & (ties.cumsum(-1) <= quota - above.sum(-1, keepdim=True)))
-    return kept.to(probs.dtype), probs
+    bought = kept.to(probs.dtype)
+    return (bought + reserve(units, kept, settings, coin) if settings.reserve else bought), probs
+
+
+def reserve(units: Units, kept: Tensor, settings: GateSettings, coin: Tensor | None) -> Tensor:
+    """G of m units drawn at random from the N that are not kept: 1, or N/m, which is one over the chance of each.
+
+    m = ⌊ρn⌋ − ⌊(1 − r)ρn⌋, each at least 1; of failures alone, those of negative delight.
+    """
+    assert coin is not None
+    assert settings.rate is not None
+    assert settings.ranked is not None
+    left = units.able() & ~kept
+    if settings.reserve_mode == "failures":
+        left = left & (units.delight < 0)
+    count = units.count()
+    most = share(settings.rate, count) - share(settings.ranked, count)
+    order = torch.where(left, coin, torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1)
+    drawn = left & (order < most)
+    weight = drawn.to(coin.dtype)
+    if settings.reserve_mode == "plain":
+        return weight
+    return weight * left.sum(-1, keepdim=True) / drawn.sum(-1, keepdim=True).clamp(min=1)
 
 
 def fed(units: Units, weights: Tensor, drops: Tensor | None, most: int) -> tuple[Tensor, Tensor]:
@@ -189,16 +228,17 @@ def decision(
 ) -> tuple[KondoGateOutput, GateState]:
     """What to keep of the units, and the state to go on from.
 
-    coin: uniform numbers, one per unit, for the Bernoulli mode.
+    coin: uniform numbers, one per unit, for the Bernoulli mode and for a reserve.
     """
     seen = window(units, state.history if settings.history else None)
-    cost = price(seen, units.count(), settings)
+    cost = calibrated(units, settings) if settings.calibrated else price(seen, units.count(), settings)
     kept, probs = weights(units, cost, settings, coin)
     drops = None
     if settings.max_consecutive_drops is not None:
         kept, drops = fed(units, kept, state.drops, settings.max_consecutive_drops)
     count = units.count()
-    rate = kept.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
+    bought = kept if settings.mode == "soft" else kept != 0
+    rate = bought.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
     history = seen[..., -settings.history :].clone() if settings.history else None
     return KondoGateOutput(kept, probs, units.delight, cost.squeeze(-1), rate), GateState(history, drops)
 

@@ -15,8 +15,9 @@ import pytest
 from scipy.stats import norm as normal
 from scipy.stats import t as student
 
-from analysis import claims, draw, report, stats, style
-from analysis.load import final, load, read_plan
+from analysis import draw, report, stats, style
+from analysis.experiments import claims, experiments
+from analysis.load import final, load
 from analysis.style import COLOURS, FORMATS, NAMES
 from experiments import plans, reproduce, runs
 from experiments.compose import sweep
@@ -24,6 +25,7 @@ from experiments.jobs import ROOT
 from experiments.launchers import Basic
 from experiments.train import train_all
 from kondo.lab.ledger import COUNTS, TIMED
+from kondo.lab.records import read_plan
 from kondo.objectives import METHODS
 from tests.test_load import sign
 
@@ -51,12 +53,12 @@ def few(tmp_path_factory):
 @pytest.mark.slow
 def test_reproduce_draws_every_figure_and_judges_every_claim(smoke):
     folder, output = smoke
-    for name in draw.figures():
+    for name in experiments():
         assert name in output
         for kind in (*FORMATS, "csv"):
             assert (folder / "figures" / "smoke" / f"{name}.{kind}").stat().st_size > 200
     records = json.loads((folder / "report" / "smoke" / "claims.json").read_text())
-    assert {record["id"] for record in records} == set(claims.CLAIMS)
+    assert {record["id"] for record in records} == set(claims())
     keys = {"id", "claim", "verdict", "measured", "interval", "paper", "seeds", "steps", "figure"}
     for record in records:
         assert keys <= set(record)
@@ -220,9 +222,9 @@ def test_the_report_opens_in_a_browser_with_every_figure_a_complete_table_and_no
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     seen = json.loads(html.unescape(re.search("<title>(.*?)</title>", done.stdout)[1]))
     assert "CONSOLE" not in done.stderr
-    assert len(seen["images"]) == len(draw.figures())
+    assert len(seen["images"]) == len(experiments())
     assert min(seen["images"]) > 100
-    assert seen["rows"] == len(claims.CLAIMS)
+    assert seen["rows"] == len(claims())
     assert (seen["cells"], seen["targets"]) == (0, 0)
     assert seen["wider"] <= 0  # nothing sticks out on a narrow screen
 
@@ -232,8 +234,8 @@ def test_every_figure_of_the_report_says_what_was_measured(smoke):
     folder, _ = smoke
     page = html.unescape((folder / "report" / "smoke" / "index.html").read_text())
     sections = dict(re.findall(r'<section id="(\w+)">(.*?)</section>', page, flags=re.S))
-    assert set(sections) == set(draw.figures())
-    decides = {claim.figure for claim in claims.CLAIMS.values()}
+    assert set(sections) == set(experiments())
+    decides = {claim.figure for claim in claims().values()}
     for name, section in sections.items():
         words = re.findall(r"Measured: (.+?)\.</p>", section, flags=re.S)
         assert words, name
@@ -260,7 +262,7 @@ def test_every_method_has_a_colour_of_its_own_and_a_name():
 
 
 def test_every_experiment_has_a_figure_and_a_plan():
-    assert set(reproduce.experiments()) == set(draw.figures())
+    assert set(reproduce.experiments()) == set(experiments())
 
 
 # Statistics

@@ -6,12 +6,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import claims_mnist, judge, plots, report, stats, tables
-from analysis.claims import CLAIMS, INCONCLUSIVE, MIN_SEEDS, NOT, NOT_RUN, PARTLY, REPRODUCED
+from analysis import judge, plots, report, settings, stats, tables
+from analysis.experiments import joy_1
+from analysis.judge import INCONCLUSIVE, MIN_SEEDS, NOT, NOT_RUN, PARTLY, REPRODUCED
 from analysis.stats import Interval
 from kondo.lab.tasks import TASKS
 from tests import test_claims_reversal, test_claims_studies
-from tests.worlds import PATTERNS, SEEDS, World, dgk, frame, rename, runs
+from tests.worlds import CLAIMS, PATTERNS, SEEDS, World, dgk, frame, rename, runs
 
 MNIST = {"task.name": "mnist", "task.dataset": "mnist", "task.batch": 100, "task.baseline": "confidence"}
 MNIST |= {"optimizer.lr": 0.001, "screen.source": "exact", "screen.age": 0, "screen.noise": 0.0}
@@ -310,7 +311,7 @@ def test_published_errors_stand_beside_ours_and_are_those_of_the_data_file():
     record = CLAIMS["R1"].judge(table(0.001))
     for words in ("PG 3.54% (3.54% to 3.54%), theirs 3.44%", "DG-K ρ=10% 3.38% (3.38% to 3.38%), theirs 3.28%"):
         assert words in record["detail"]
-    published = claims_mnist.reference()
+    published = joy_1.reference()
     shown = published[(published["source"] == "kondo-gate") & (published["quantity"] == "test_error")]["value"]
     assert all(f"{value:.2%}" in CLAIMS["R1"].paper for value in shown)
     assert CLAIMS["R1"].judge(table(0.0, steps=3000))["detail"] == "runs are of steps=3000"
@@ -367,24 +368,24 @@ def test_a_factor_is_reached_from_three_quarters_on_if_surely_above_one(mean, lo
 
 def test_settings_are_told_by_their_columns_and_seeds_stay_paired():
     made = headline(0.002, 100, noise=0.01)
-    settings = {"a": judge.gate(0.03), "b": judge.DG, "c": judge.gate(0.1)}
-    errors = judge.by_setting(made[(made["seed"] != 3) | (made["method.name"] != "dg")], "error", settings)
+    compared = {"a": settings.gate(0.03), "b": settings.DG, "c": settings.gate(0.1)}
+    errors = judge.by_setting(made[(made["seed"] != 3) | (made["method.name"] != "dg")], "error", compared)
     assert list(errors) == ["a", "b"]
     assert errors["a"].to_dict() == pytest.approx(dict(enumerate(0.029 + 0.01 * PATTERNS[0])))
     assert errors["b"].isna().to_list() == [seed == 3 for seed in range(SEEDS)]
     lost = made.assign(error=made["error"].mask((made["seed"] == 1) & (made["step"] > 0)))
-    assert judge.by_setting(lost, "error", settings)["b"].to_list() == [0.027, 1.0, *[0.027] * 6]
-    assert set(judge.by_setting(lost, "backward", settings)["a"]) == {3e4}
+    assert judge.by_setting(lost, "error", compared)["b"].to_list() == [0.027, 1.0, *[0.027] * 6]
+    assert set(judge.by_setting(lost, "backward", compared)["a"]) == {3e4}
 
 
 def test_costs_count_screening_and_c_backward_passes_and_are_interpolated():
     made = frame(runs(PG, 0.03, reach=0.3, forward=1000, backward=500, screened=70), runs(DG, 0.2, forward=1000))
-    settings = {"ours": judge.PG, "theirs": judge.DG}
-    table = judge.costs_until(made, settings, 8)
+    compared = {"ours": settings.PG, "theirs": settings.DG}
+    table = judge.costs_until(made, compared, 8)
     assert table["total", "ours"].to_list() == pytest.approx([0.3 * (1000 + 70 + 8 * 500)] * SEEDS)
     assert (set(table["reached", "ours"]), set(table["reached", "theirs"])) == ({True}, {False})
-    assert judge.costs_until(made, settings)["total", "ours"].to_list() == pytest.approx([0.3 * 500] * SEEDS)
-    assert set(judge.costs_until(made, settings, 1, target=0.5)["total", "theirs"]) == {0}  # from the start
+    assert judge.costs_until(made, compared)["total", "ours"].to_list() == pytest.approx([0.3 * 500] * SEEDS)
+    assert set(judge.costs_until(made, compared, 1, target=0.5)["total", "theirs"]) == {0}  # from the start
 
 
 def test_cheaper_is_the_geometric_mean_of_paired_ratios_with_its_interval():
@@ -478,7 +479,7 @@ def test_runs_of_other_lengths_and_forgotten_axes_are_refused():
     longer = frame(runs(PG, 0.03, steps=100), runs(PG | {"evals": 2}, 0.03, steps=200))
     for call in (
         lambda: tables.cost_to_reach(longer, 0.05),
-        lambda: judge.by_setting(longer, "error", {"a": judge.PG}),
+        lambda: judge.by_setting(longer, "error", {"a": settings.PG}),
     ):
         with pytest.raises(tables.AmbiguousRows, match=r"steps \(100, 200\)"):
             call()

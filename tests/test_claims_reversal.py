@@ -5,11 +5,10 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from analysis import claims_reversal
-from analysis.claims import CLAIMS, INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED
-from analysis.figures import mnist_frictions, reversal_frictions, reversal_scaling
+from analysis.experiments import mnist_frictions, reversal_frictions, reversal_scaling
+from analysis.judge import INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED
 from analysis.tables import AmbiguousRows
-from tests.worlds import PATTERNS, SEEDS, World, dgk, frame, runs
+from tests.worlds import CLAIMS, PATTERNS, SEEDS, World, dgk, frame, runs
 
 TASK = {"task.name": "reversal", "task.target": "reverse", "task.layers": 3, "task.width": 64}
 TASK |= {"task.length": 10, "task.vocab": 2}
@@ -219,10 +218,10 @@ def test_seeds_that_all_agree_have_room_up_to_the_next_length_unless_there_are_s
     grid = [3.0, 5.0, 8.0, 12.0]
     for seeds, spread in ((6, (4, 4)), (5, (0, 8)), (3, (0, 8))):
         lengths = pd.DataFrame({"a": [12.0] * seeds, "b": [8.0] * seeds})
-        gap = claims_reversal._gap(lengths, "a", "b", grid)
+        gap = reversal_scaling._gap(lengths, "a", "b", grid)
         assert (gap.mean, gap.low, gap.high) == (4, *spread)  # b short of 12: 12 − 12; a short of 16: 16 − 8
     scattered = pd.DataFrame({"a": [12.0, 8.0, 12.0], "b": [8.0, 8.0, 8.0]})
-    gap = claims_reversal._gap(scattered, "a", "b", grid)
+    gap = reversal_scaling._gap(scattered, "a", "b", grid)
     assert gap.low < gap.mean < gap.high
     assert gap.mean == pytest.approx(8 / 3)
 

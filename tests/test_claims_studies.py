@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from analysis import claims_studies
-from analysis.claims import CLAIMS, INCONCLUSIVE, NOT, PARTLY, REPRODUCED
-from tests.worlds import PATTERNS, SEEDS, World, dgk, frame, study
+from analysis import stats, studies, tables
+from analysis.judge import INCONCLUSIVE, NOT, PARTLY, REPRODUCED
+from tests.worlds import CLAIMS, PATTERNS, SEEDS, World, dgk, frame, study
 
 FREE = dgk(None, 0.0)
 PG, DG, IS = ({"method.name": name} for name in ("pg", "dg", "is_pg"))
@@ -276,10 +276,10 @@ def test_a_claim_is_judged_as_its_world_was_made(world):
 
 
 def test_a_slope_is_the_power_of_each_seed():
-    made = claims_studies.unfold(geometry(free=-1.3, noise=0.2), ["p", "needed_simulated"])
-    rows = claims_studies.matching(made, {"method.name": "pg", "task.baseline": "confidence", "task.arms": 10})
-    found = claims_studies.slope(rows[rows["p"] <= 0.02], "p", "needed_simulated")
-    expected = claims_studies.bootstrap(-1.3 + 0.2 * PATTERNS[0])
+    made = studies.unfold(geometry(free=-1.3, noise=0.2), ["p", "needed_simulated"])
+    rows = tables.matching(made, {"method.name": "pg", "task.baseline": "confidence", "task.arms": 10})
+    found = studies.slope(rows[rows["p"] <= 0.02], "p", "needed_simulated")
+    expected = stats.bootstrap(-1.3 + 0.2 * PATTERNS[0])
     assert (found.mean, found.low, found.high) == pytest.approx((expected.mean, expected.low, expected.high))
 
 

@@ -8,7 +8,6 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
-from analysis.load import read_runs
 from experiments import plans
 from experiments.compose import single, sweep
 from experiments.jobs import CONF, ROOT
@@ -17,8 +16,9 @@ from experiments.reproduce import unfinished
 from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
 from kondo.lab.frictions import FRICTIONS
-from kondo.lab.runs import train
+from kondo.lab.records import read_runs
 from kondo.lab.tasks import TASKS
+from kondo.lab.training import train
 from kondo.objectives import METHODS, method, settings
 from kondo.schema import ConfigError
 
@@ -51,7 +51,7 @@ def test_every_cell_of_every_plan_has_a_name_of_its_own(planned):
         assert {job.launch.scale for job in jobs} == {"laptop"}
         assert len({job.name for job in jobs}) == len({job.cell.key() for job in jobs}) == len(jobs) > 0, name
         assert len({job.cell.evals for job in jobs}) == 1
-        assert (ROOT / "analysis" / "figures" / f"{name}.py").exists()
+        assert (ROOT / "analysis" / "experiments" / f"{name}.py").exists()
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_a_scale_changes_steps_seeds_and_evaluations_of_an_experiment_and_nothin
     cells = [single([f"experiment={name}", f"scale={scale}"]).cell.plain() for scale in SCALES]
     science = [{key: value for key, value in cell.items() if key not in ("steps", "evals")} for cell in cells]
     assert science[0] == science[1] == science[2]
-    assert [cell["evals"] for cell in cells] == [6, 30, 40]
+    assert [cell["evals"] for cell in cells] == [6, 30, 60]
 
 
 def test_a_scale_is_steps_seeds_and_evaluations_and_nothing_else():

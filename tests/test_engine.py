@@ -315,7 +315,7 @@ def test_uniform_staleness_draws_every_age_for_each_seed_apart():
 
 def test_every_friction_is_covered_and_learning_survives_all_of_them_at_once():
     own = {name for name, cls in FRICTIONS.items() if cls.__module__.startswith("kondo.")}
-    assert own == {"rare_discovery", "staleness", "actor_bugs", "reward_corruption"}
+    assert own == {"rare_discovery", "staleness", "actor_bugs", "reward_corruption", "mismatch"}
     everything = {"staleness": {"delay": 5}, "actor_bugs": {}, "reward_corruption": {}, "rare_discovery": {"arms": 12}}
     engine = trained(cell("dg", friction=everything, steps=900, task={"arms": 10}), [0, 1])
     assert all(row["policy_error"] < 0.5 for row in engine.evaluate())
@@ -325,6 +325,85 @@ def test_every_friction_is_covered_and_learning_survives_all_of_them_at_once():
 def test_every_method_learns_the_bandit(method):
     rows = trained(cell(method, {"rate": 0.3} if gated(method) else None, steps=500), [0, 1]).evaluate()
     assert all(row["policy_error"] < 0.4 for row in rows), rows  # chance: 0.8
+
+
+LEVELS = {"int8": 127, "int4": 7}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("of", ["weights", "logits"])
+def test_a_mismatched_actor_samples_from_and_reports_a_rounded_policy_that_the_learner_does_not_share(precision, of):
+    engine = trained(cell("dg", friction={"mismatch": {"precision": precision, "of": of}}), [0, 1])
+    policy, exact = engine.learner.policy, engine.learner.leaves
+    batch = engine.actor.batch(engine.step)
+    assert batch.log_policy is None  # the learner must look for itself
+
+    def nearest(values, largest):
+        if precision == "bf16":
+            return (
+                torch.from_numpy(values.numpy().view(np.uint32).astype(np.uint64) + 0x8000 >> 16 << 16)
+                .to(torch.int64)
+                .to(torch.uint32)
+                .view(torch.float32)
+            )
+        step = largest / LEVELS[precision]
+        return torch.floor(values / step + 0.5) * step
+
+    if of == "weights":
+        held = {}
+        for name, value in exact.items():
+            largest = value.detach().abs().flatten(1).amax(1).view(-1, 1, 1)
+            held[name] = nearest(value.detach(), largest)
+        expected = policy.log_policy(held, batch.contexts.inputs)
+    else:
+        raw = policy_logits(engine, batch.contexts.inputs)
+        expected = nearest(raw, raw.abs().amax(-1, keepdim=True)).log_softmax(-1)
+    reported = expected.gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1)
+    torch.testing.assert_close(batch.actor_log_prob, reported, atol=2e-3, rtol=0)
+    assert not torch.allclose(batch.actor_log_prob, engine.learner.forward(batch, graph=False).log_prob, atol=1e-6)
+
+
+def policy_logits(engine, inputs):
+    """The network by hand: one hidden layer."""
+    leaves = {name: value.detach() for name, value in engine.learner.leaves.items()}
+    hidden = (inputs @ leaves["weight_0"] + leaves["bias_0"]).relu()
+    return hidden @ leaves["weight_1"] + leaves["bias_1"]
+
+
+def test_an_exact_actor_is_no_friction_at_all():
+    assert cell("dg", friction={"mismatch": {"precision": None}}).frictions == ()
+
+
+def test_the_error_through_frictions_is_that_of_the_present_policy_with_junk_among_its_answers():
+    """Junk is arm 0, right in one of the four contexts never (targets are 1 … 4): error = (1 − q)·own + q."""
+    engine = trained(
+        cell("dg", friction={"actor_bugs": {"prob": 0.3}, "staleness": {"delay": 20}}, task={"batch": 400}), [0]
+    )
+    (row,) = engine.evaluate()
+    assert abs(row["friction_error"] - (0.7 * row["policy_error"] + 0.3)) < 4 * 0.5 / math.sqrt(2000)
+    (clean,) = trained(cell("dg"), [0]).evaluate()
+    assert "friction_error" not in clean
+
+
+@pytest.mark.parametrize("method", ["pg", "ppo", "dg", "dgk"])
+def test_epochs_are_updates_on_the_same_batch_with_the_learner_s_new_policy(method):
+    gate = {"rate": 0.3} if method == "dgk" else None
+    engine = Engine(cell(method, gate, optimizer={"name": "sgd", "lr": 0.5, "epochs": 3}), [0, 1])
+    twin = Engine(cell(method, gate, optimizer={"name": "sgd", "lr": 0.5}), [0, 1])
+    batch = twin.actor.act(0)
+    for _ in range(3):
+        twin.learner.update(dataclasses.replace(batch, log_policy=None), 0)
+    engine.advance()
+    torch.testing.assert_close(weights(engine), weights(twin), atol=1e-6, rtol=0)
+    once = Engine(cell(method, gate, optimizer={"name": "sgd", "lr": 0.5}), [0, 1])
+    once.advance()
+    assert not torch.allclose(weights(engine), weights(once), atol=1e-3)
+
+
+def test_each_epoch_of_a_random_gate_draws_anew():
+    draws = [Engine(cell(), [0]).learner.draw(5, epoch)("coin", (1, 20)) for epoch in (0, 1, 1)]
+    assert not torch.equal(draws[0], draws[1])
+    assert torch.equal(draws[1], draws[2])
 
 
 # Divergence

@@ -2,7 +2,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -489,3 +489,85 @@ def test_a_setting_written_once_in_the_settings_class_reaches_the_config_the_eng
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2.0"] * 5 + ["margin", "gate.margin=-1.0:", "kondo_gate_margin"]
+
+
+# A reserve, and a calibrated price
+
+
+RESERVES = ("plain", "unbiased", "failures")
+
+
+def reserved(mode, rate=0.1, share=0.5, n=60, times=3000, **settings):
+    """Weights of many decisions on the same batch: [times, n]; and its delight."""
+    torch.manual_seed(1)
+    log_probs, advantages = -torch.rand(n) * 3 - 0.01, torch.randn(n)
+    gate = KondoGate(GateSettings(rate=rate, reserve=share, reserve_mode=mode, **settings))
+    drawn = gate.compute_gate(log_probs.expand(times, n), advantages.expand(times, n), pools=1)
+    return drawn.gate_weights, -log_probs * advantages, drawn
+
+
+@pytest.mark.parametrize("mode", RESERVES)
+def test_a_reserve_costs_what_the_rate_says_and_keeps_the_best_of_what_is_ranked(mode):
+    weights, delight, output = reserved(mode)
+    assert ((weights != 0).sum(1) == 6).all()
+    assert torch.allclose(output.actual_gate_rate, torch.tensor(0.1))
+    best = delight.topk(3).indices
+    assert (weights[:, best] == 1).all()
+
+
+def test_an_unbiased_reserve_makes_every_expected_weight_one():
+    """3 of 57 drawn at weight 19: its mean over 3000 batches is within 5 deviations of 1."""
+    weights, _, _ = reserved("unbiased")
+    deviation = math.sqrt((57 / 3 - 1) / 3000)
+    assert (weights.mean(0) - 1).abs().max() < 5 * deviation
+
+
+def test_a_reserve_of_failures_gives_failures_and_no_others_an_expected_weight_of_one():
+    weights, delight, _ = reserved("failures")
+    failures = int((delight < 0).sum())
+    deviation = math.sqrt((failures / 3 - 1) / 3000)
+    assert (weights.mean(0)[delight < 0] - 1).abs().max() < 5 * deviation
+    best = delight.topk(3).indices
+    others = torch.ones_like(delight, dtype=torch.bool).scatter(0, best, False) & (delight >= 0)
+    assert not weights[:, others].any()
+
+
+def test_a_plain_reserve_draws_each_of_the_skipped_alike_and_weighs_none():
+    weights, delight, _ = reserved("plain")
+    assert set(weights.unique().tolist()) == {0.0, 1.0}
+    rest = torch.ones_like(delight, dtype=torch.bool).scatter(0, delight.topk(3).indices, False)
+    assert (weights.mean(0)[rest] - 3 / 57).abs().max() < 5 * math.sqrt(3 / 57 / 3000)
+
+
+def test_a_reserve_larger_than_what_is_left_takes_all_of_it():
+    gate = KondoGate(GateSettings(rate=0.5, reserve=0.5, reserve_mode="failures"))
+    log_probs, advantages = -torch.ones(8), torch.tensor([8.0, 7, 6, 5, 4, 3, 2, -1])
+    assert gate.compute_gate(log_probs, advantages).gate_weights.tolist() == [1, 1, 0, 0, 0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"price": 0.0, "reserve": 0.5}, {"rate": 1.0, "reserve": 0.5}, {"rate": 0.1, "mode": "soft", "reserve": 0.5}],
+)
+def test_a_reserve_without_a_hard_rate_is_refused(settings):
+    with pytest.raises(ConfigError, match=r"reserve=0\.5: a share of what a hard gate buys"):
+        KondoGate(GateSettings(**settings))
+
+
+@pytest.mark.parametrize("temperature", [0.01, 0.1, 1.0, 10.0])
+@pytest.mark.parametrize("mode", ["bernoulli", "soft"])
+def test_a_calibrated_price_pays_the_rate_on_average_whatever_the_temperature(mode, temperature):
+    torch.manual_seed(2)
+    log_probs, advantages = -torch.rand(3, 200) * 3, torch.randn(3, 200)
+    advantages[0, 5] = torch.nan  # never bought, and the others make up for it
+    settings = GateSettings(rate=0.07, mode=mode, temperature=temperature, calibrated=True)
+    output = KondoGate(settings).compute_gate(log_probs, advantages, pools=1)
+    torch.testing.assert_close(output.gate_probs.mean(1), torch.full((3,), 0.07), atol=1e-5, rtol=0)
+    other = KondoGate(replace(settings, calibrated=False)).compute_gate(log_probs, advantages, pools=1)
+    assert temperature < 1 or not torch.allclose(other.gate_probs.mean(1), torch.full((3,), 0.07), atol=5e-3)
+
+
+@pytest.mark.parametrize("settings", [{"price": 0.0, "mode": "soft"}, {"rate": 0.1}])
+def test_a_calibration_without_a_rate_or_a_coin_is_refused(settings):
+    with pytest.raises(ConfigError, match="calibrated=True: of a rate in the Bernoulli or soft mode"):
+        KondoGate(GateSettings(calibrated=True, **settings))

@@ -18,8 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from analysis.interrupts import held, interruptible
-from analysis.load import load_figure, read_plan
+from analysis.load import load_figure
 from experiments import launchers, runs
 from experiments.compose import single, sweep, with_value
 from experiments.jobs import ROOT
@@ -27,7 +26,8 @@ from experiments.launchers import Basic, Joblib, launcher
 from experiments.reproduce import in_order
 from experiments.train import outcomes, train_all
 from kondo.lab.config.cell import parse
-from kondo.lab.runs import in_training, read_status
+from kondo.lab.interrupts import held, interruptible
+from kondo.lab.records import in_training, read_plan, read_status
 from kondo.schema import ConfigError
 from tests.test_runs import log_of
 
@@ -335,19 +335,19 @@ def test_overrides_of_a_reproduction_are_swept_and_told_and_its_seeds_are_kept_a
 
 EXTENSION = """
 import os, pathlib
-from kondo.lab import runs
+from kondo.lab import training
 from kondo.objectives import method
 
 @method
 def broken(log_prob, advantage):
     raise RuntimeError("boom")
 
-train = runs._train
+train = training._train
 def counted(folder, *rest):
     with open(pathlib.Path(__file__).with_name("trained"), "a") as file:
         file.write(folder.name + "\\n")
     return train(folder, *rest)
-runs._train = counted
+training._train = counted
 """
 
 

@@ -12,11 +12,26 @@ import numpy as np
 import pytest
 import yaml
 
-from analysis import claims, draw, report
-from analysis.load import load, load_figure, plan_path, read_figure, read_plan, read_runs
+from analysis import draw, judge, report
+from analysis.experiments import experiments
+from analysis.load import load, load_figure, read_figure
 from experiments import runs
 from kondo.lab.config.cell import SCHEMA
-from kondo.lab.runs import Block, train
+from kondo.lab.records import (
+    CONFIG,
+    LOG,
+    STATUS,
+    Damaged,
+    checked_run,
+    composed_path,
+    parse_status,
+    plan_path,
+    read_plan,
+    read_plans,
+    read_run,
+    read_runs,
+)
+from kondo.lab.training import Block, train
 from tests.conftest import cell
 
 FIGURE = "bandit_pareto"
@@ -193,6 +208,26 @@ def test_a_record_that_cannot_be_true_is_left_out_and_named(root, damage, capsys
     assert left_out(root, capsys).startswith(f"{folder}: ")
 
 
+def test_a_run_is_checked_the_same_wherever_its_bytes_come_from(root):
+    folder = DAMAGED.folder(root)
+    files = {name: (folder / name).read_bytes() for name in (CONFIG, LOG)}
+    status = parse_status((folder / STATUS).read_bytes())
+    read = read_run(folder)
+    shutil.rmtree(root)
+    assert checked_run(folder.name, files, status) == read
+    assert read.rows == [json.loads(line) for line in files[LOG].splitlines()]
+    for name, held, known, problem in (
+        (f"{CELLS[1].key()}-s0-1", files, status, "another config than the folder's name says"),
+        (f"{CELLS[0].key()}-s0-2", files, status, "other seeds than the folder's name says"),
+        ("run", files, status, "no name of a run"),
+        (folder.name, files | {LOG: files[LOG] + b"\n"}, status, f"{LOG} was changed"),
+        (folder.name, {CONFIG: files[CONFIG]}, status, f"{LOG} cannot be read"),
+        (folder.name, files, status | {"status": "running"}, f"{STATUS} cannot be read"),
+    ):
+        with pytest.raises(Damaged, match=problem):
+            checked_run(name, held, known)
+
+
 UNSIGNED = {
     "a changed log": changed_rows(entropy=1.0),
     "a changed config": changed_config(choices={"method": "dg"}),
@@ -298,6 +333,12 @@ def test_a_plan_that_is_none_gets_one_sentence_and_is_absent(root, content, caps
     assert draw.main([FIGURE, "--runs", str(root), "--scale", "smoke", "--out", str(root.parent)]) == 1
 
 
+def test_a_sweep_that_is_kept_beside_its_plan_is_no_plan(root, capsys):
+    composed_path(root, "smoke", FIGURE).write_text('{"digest": ""}')
+    assert [plan.figure for plan in read_plans(root)] == [FIGURE]
+    assert capsys.readouterr().err == ""
+
+
 def test_a_plan_that_is_a_folder_is_absent(root):
     path = write_plan(root)
     path.unlink()
@@ -381,7 +422,7 @@ def test_a_figure_that_cannot_be_drawn_stops_no_other_and_says_why(root, here, p
         raise KeyError("no <such> column\nat all")
 
     second_plan(root, CELLS)
-    monkeypatch.setattr(draw.figures()["mnist_pareto"], part, broken)
+    monkeypatch.setattr(experiments()["mnist_pareto"], part, broken)
     words = ["mnist_pareto", FIGURE, "--runs", str(root), "--scale", "smoke", "--out", str(root.parent / "figures")]
     assert draw.main(words) == 1
     undrawn, drawn = capsys.readouterr().out.splitlines()
@@ -413,10 +454,10 @@ def test_a_claim_that_cannot_be_checked_stops_no_other_and_says_why(root, here, 
         raise ZeroDivisionError("by <nothing>")
 
     before = reported(root)[1]
-    monkeypatch.setitem(claims.CLAIMS, "J12-bandit", replace(claims.CLAIMS["J12-bandit"], check=broken))
+    monkeypatch.setitem(judge.CLAIMS, "J12-bandit", replace(judge.CLAIMS["J12-bandit"], check=broken))
     code, records, page = reported(root)
     assert code == 1
-    assert records["J12-bandit"]["verdict"] == claims.NOT_RUN
+    assert records["J12-bandit"]["verdict"] == judge.NOT_RUN
     assert records["J12-bandit"]["detail"] == "cannot be checked: ZeroDivisionError: by <nothing>"
     assert set(records["J12-bandit"]) == set(before["J12-bandit"])
     assert {key: value for key, value in records.items() if key != "J12-bandit"} == {
@@ -426,7 +467,7 @@ def test_a_claim_that_cannot_be_checked_stops_no_other_and_says_why(root, here, 
 
 
 def test_what_a_figure_shows_is_told_or_why_not(root, here, monkeypatch):
-    module = draw.figures()[FIGURE]
+    module = experiments()[FIGURE]
     monkeypatch.setattr(module, "measured", lambda table: f"{len(table)} rows <b>", raising=False)
     assert re.search(r"Measured: \d+ rows &lt;b&gt;\.</p>", reported(root)[2])
     monkeypatch.setattr(module, "measured", lambda table: 1 / 0)
@@ -438,7 +479,7 @@ def test_what_a_figure_shows_is_told_or_why_not(root, here, monkeypatch):
 def test_the_name_of_a_folder_is_no_html(root, here, monkeypatch):
     name = "<img src=x onerror=alert(1)>"
     other = Path(shutil.copytree(root, root.parent / name))
-    monkeypatch.setattr(draw.figures()[FIGURE], "measured", lambda table: "much", raising=False)
+    monkeypatch.setattr(experiments()[FIGURE], "measured", lambda table: "much", raising=False)
     _, _, page = reported(root, "--compare", str(other))
     assert name not in page
     assert page.count("(&lt;img src=x onerror=alert(1)&gt;)") >= 4
@@ -456,14 +497,14 @@ def test_figures_and_reports_of_each_scale_have_a_folder_of_their_own(root, here
 
 
 def test_the_version_of_the_paper_is_told_beside_what_it_reports(root, here, monkeypatch):
-    judge = claims.Claim.judge
-    monkeypatch.setattr(claims.Claim, "judge", lambda self, frame: judge(self, frame) | {"version": "<v2>"})
+    judged = judge.Claim.judge
+    monkeypatch.setattr(judge.Claim, "judge", lambda self, frame: judged(self, frame) | {"version": "<v2>"})
     _, records, page = reported(root)
     assert page.count("(&lt;v2&gt;)</td></tr>") == len(records)
 
 
 def test_every_verdict_has_a_mark_and_a_look_and_is_explained(root, here):
-    words = {claims.REPRODUCED, claims.PARTLY, claims.NOT, claims.INCONCLUSIVE, claims.NOT_RUN}
+    words = {judge.REPRODUCED, judge.PARTLY, judge.NOT, judge.INCONCLUSIVE, judge.NOT_RUN}
     assert set(report.MARKS) == words
     assert len(set(report.MARKS.values())) == len(words)
     looks = report.CSS.read_text()

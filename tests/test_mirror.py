@@ -1,13 +1,17 @@
 """W&B mirrors the log without an account or a network, and training does not care how it fares."""
 
 import json
+import os
+import subprocess
 import sys
 import types
 
 import pytest
 
-from experiments.compose import single
+from experiments.compose import single, sweep
+from experiments.jobs import CONF, ROOT
 from experiments.mirror import summary
+from experiments.plans import plan
 from experiments.train import train_block
 
 WORDS = ["method=dgk", "gate.price=0", "steps=20", "seeds=2", "evals=4", "scale=smoke"]
@@ -78,6 +82,55 @@ def test_mirror_says_what_the_run_is_and_logs_every_evaluation(tmp_path, fake):
     assert run.logged[-1]["policy_error"] == pytest.approx((rows[-1]["policy_error"] + rows[-2]["policy_error"]) / 2)
     assert run.logged[-1]["policy_error/seed1"] == rows[-1]["policy_error"]
     assert run.finished == 0
+
+
+def groups(jobs):
+    return {job.launch.wandb.group for job in jobs}
+
+
+GIVEN = [
+    ([], "ad hoc"),
+    (["experiment=bandit_pareto"], "bandit_pareto"),
+    (["experiment=bandit_pareto", "wandb.group=mine"], "mine"),
+    (["wandb.group=mine"], "mine"),
+]
+
+
+@pytest.mark.parametrize(("words", "group"), GIVEN)
+def test_the_group_is_the_experiment_unless_there_is_none_or_one_is_given(tmp_path, fake, words, group):
+    _, asked = fake
+    train(tmp_path, *words)
+    assert asked["group"] == group
+    assert groups(sweep([*words, "scale=smoke"])) == {group}
+
+
+STAND_IN = """
+import os, pathlib
+def init(**options):
+    pathlib.Path(os.environ["ASKED"]).write_text(options["group"])
+    raise SystemError("enough")
+def Settings(**options):
+    return options
+"""
+
+
+@pytest.mark.parametrize("mode", [["method=pg"], ["-m", "method=pg,dg", "gate={rate:0.1}", "hydra/launcher=basic"]])
+def test_the_command_line_tells_w_and_b_which_experiment_it_runs(tmp_path, mode):
+    (tmp_path / "wandb.py").write_text(STAND_IN)
+    words = [*mode, "experiment=bandit_pareto", f"runs={tmp_path}/runs", "steps=2", "evals=2", "seeds=1"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "ASKED": str(tmp_path / "asked")}
+    subprocess.run([sys.executable, "-m", "experiments.run", *words], cwd=ROOT, env=env, check=True)
+    assert (tmp_path / "asked").read_text() == "bandit_pareto"
+
+
+def test_a_figure_s_plan_has_its_group_when_it_is_composed_and_when_it_is_kept(tmp_path):
+    for _ in range(2):
+        assert groups(plan("gate_coefficient", "smoke", [f"runs={tmp_path}"])) == {"gate_coefficient"}
+        assert groups(plan("gate_coefficient", "smoke", [f"runs={tmp_path}", "wandb.group=mine"])) == {"mine"}
+
+
+def test_no_experiment_types_its_group():
+    assert not [path for path in (CONF / "experiment").glob("*.yaml") if "group" in path.read_text()]
 
 
 def test_a_mirror_that_fails_mid_run_does_not_stop_training(tmp_path, fake, capsys):

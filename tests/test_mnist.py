@@ -1,5 +1,6 @@
 """MNIST as a contextual bandit, on scikit-learn's digits: task, screens and probes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
 from kondo.lab.policies.mlp import views
 from kondo.lab.probes import weighted_quantile
-from kondo.lab.screens import int8
-from kondo.lab.tasks import data
+from kondo.lab.rounding import rounded
+from kondo.lab.tasks import Contexts, data
 from kondo.signals import taken
 from tests.conftest import trained
 
@@ -122,12 +123,12 @@ def test_noise_changes_what_dg_learns_and_no_noise_changes_nothing():
 
 def test_int8_has_255_levels_per_seed():
     value = torch.randn(2, 30, 40)
-    rounded = int8(value)
+    held = rounded(value, "int8")
     for seed in range(2):
         scale = value[seed].abs().max() / 127
-        levels = rounded[seed] / scale
+        levels = held[seed] / scale
         torch.testing.assert_close(levels, levels.round(), atol=1e-3, rtol=0)
-        assert (value[seed] - rounded[seed]).abs().max() <= scale / 2 * 1.001
+        assert (value[seed] - held[seed]).abs().max() <= scale / 2 * 1.001
 
 
 # Probes
@@ -204,3 +205,30 @@ def test_on_policy_the_ungated_update_goes_through_the_sampler_s_own_forward_pas
 def test_memory_of_a_stale_actor_is_what_its_delay_needs():
     engine = Engine(digits("pg", friction={"staleness": {"delay": 30}}), [0, 1])
     assert engine.actor.past.ring.shape == (31, len(engine.learner.flat))
+
+
+# Several guesses per image
+
+
+@pytest.mark.parametrize(("method", "gate"), [("pg", None), ("dg", None), ("dgk", {"rate": 0.2})])
+def test_guesses_at_the_same_image_are_the_same_as_that_image_drawn_as_often(method, gate):
+    """The update equals that of a batch in which every image stands there S times, with the same guesses."""
+    engine = Engine(digits(method, gate, task={"batch": 6, "samples": 5}), [0, 1])
+    batch = engine.actor.act(0)
+    assert batch.actions.shape == (2, 30)
+    assert batch.contexts.inputs.shape == (2, 6)
+    spread = replace(
+        batch,
+        contexts=Contexts(batch.contexts.inputs.repeat_interleave(5, dim=1), batch.contexts.targets),
+        log_policy=None,
+    )
+    twin = Engine(digits(method, gate, task={"batch": 30}), [0, 1])
+    engine.learner.update(batch, 0)
+    twin.learner.update(spread, 0)
+    torch.testing.assert_close(engine.learner.flat, twin.learner.flat, atol=1e-7, rtol=0)
+    assert (batch.actions.view(2, 6, 5) != batch.actions.view(2, 6, 5)[..., :1]).any()
+
+
+def test_an_image_is_one_forward_pass_however_often_it_is_guessed():
+    rows = trained(digits("dg", task={"batch": 6, "samples": 5}, steps=3), [0]).evaluate()
+    assert (rows[0]["forward"], rows[0]["backward"]) == (18, 90)

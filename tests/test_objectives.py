@@ -37,6 +37,7 @@ COEFFICIENTS = {
     "is_pg": np.minimum(RATIO, 2.0) * ADVANTAGE,
     "is_pg_uncapped": RATIO * ADVANTAGE,
     "dg": sigmoid(ADVANTAGE * ELL / 0.7) * ADVANTAGE,
+    "dg_is": np.minimum(RATIO, 1.5) * sigmoid(ADVANTAGE * ELL / 0.7) * ADVANTAGE,
     "dgk": WEIGHT * ADVANTAGE,
     "ppo": np.where(PPO_PASSES, RATIO * ADVANTAGE, 0),
     "pmpo": B * (0.3 * GOOD / GOOD.sum() - 0.7 * ~GOOD / (~GOOD).sum() * PROB / (1e-3 + PROB) + 0.2 / B),
@@ -46,6 +47,7 @@ LOSSES = {
     "is_pg": np.minimum(RATIO, 2.0) * ADVANTAGE * ELL,
     "is_pg_uncapped": RATIO * ADVANTAGE * ELL,
     "dg": sigmoid(ADVANTAGE * ELL / 0.7) * ADVANTAGE * ELL,
+    "dg_is": np.minimum(RATIO, 1.5) * sigmoid(ADVANTAGE * ELL / 0.7) * ADVANTAGE * ELL,
     "dgk": WEIGHT * ADVANTAGE * ELL,
     "ppo": -np.minimum(RATIO * ADVANTAGE, np.clip(RATIO, 0.8, 1.2) * ADVANTAGE),
     "pmpo": B
@@ -54,6 +56,7 @@ LOSSES = {
 OPTIONS = {
     "is_pg": {"cap": 2.0},
     "dg": {"temperature": 0.7},
+    "dg_is": {"temperature": 0.7, "cap": 1.5},
     "ppo": {"clip": 0.2},
     "pmpo": {"alpha": 0.3, "gamma": 1e-3, "beta": 0.2},
 }
@@ -68,6 +71,7 @@ def quantities(logits):
         "is_pg": (log_prob, advantage, actor),
         "is_pg_uncapped": (log_prob, advantage, actor),
         "dg": (log_prob, advantage, (advantage * -log_prob).detach()),
+        "dg_is": (log_prob, advantage, (advantage * -log_prob).detach(), actor),
         "dgk": (log_prob, advantage, weight),
         "ppo": (log_prob, advantage, actor),
         "pmpo": (log_prob, advantage, actor),
@@ -112,8 +116,8 @@ def test_importance_sampling_by_answer_weights_every_token_by_the_capped_product
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_pmpo_has_a_finite_gradient_when_all_samples_are_good_or_all_bad(sign):
     log_prob = torch.tensor([[-1.0, -2.0]], requires_grad=True)
-    pmpo(log_prob, torch.full((1, 2), sign), torch.zeros(1, 2)).mean().backward()
-    expected = -0.5 / 2 if sign > 0 else 0.5 / 2
+    pmpo(log_prob, torch.full((1, 2), sign), torch.zeros(1, 2), beta=0.1).mean().backward()
+    expected = (-0.5 if sign > 0 else 0.5) / 2 - 0.1 / 2
     torch.testing.assert_close(log_prob.grad, torch.full((1, 2), expected), atol=1e-6, rtol=0)
 
 

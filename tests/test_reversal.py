@@ -9,6 +9,7 @@ import torch
 
 from experiments.compose import single
 from kondo.lab import kernels
+from kondo.lab.baselines import BASELINES
 from kondo.lab.config.cell import gated, parse
 from kondo.lab.engine import Engine
 from kondo.lab.frictions import ActorBugs, RareDiscovery, RewardCorruption
@@ -144,25 +145,43 @@ def test_the_advantage_is_the_reward_less_the_mean_of_its_group():
 
 
 @pytest.mark.parametrize(("credit", "kappa"), [("share", 1.0), ("share", 0.25), ("to_first_error", 0.5)])
-def test_errors_are_those_of_the_learner_s_own_answers(credit, kappa):
-    """Against counted tokens, 4 binomial deviations of 500 answers of 4 tokens (tokens of an answer go together); and
-    against the reward, counted answer by answer."""
+def test_errors_are_the_expectation_over_all_answers_of_the_learner(credit, kappa):
+    """Against a sum over all 2⁴ answers to each prompt, exact where whole prefixes decide; the tokens' errors are given
+    sampled answers, so within 4 deviations of 500 of them (tokens of an answer go together)."""
     engine = trained(reversal("dg", task={"credit": credit, "kappa": kappa}), [0, 1])
     rows, task = engine.evaluate(), engine.task
     contexts = task._asked(engine.streams.below(2, "evaluation", 20, (500, 4)), 1)
-    policy = replace(task.policy(), samples=1)
-    actions, _ = policy.sample(engine.learner.leaves, contexts.inputs, engine.streams, 20, "evaluation.action")
-    wrong = (actions != contexts.targets).float()
-    for seed, row in enumerate(rows):
-        assert abs(row["token_error"] - wrong[seed].mean().item()) < 4 * 0.5 / math.sqrt(500)
-        assert row["answer_error"] == pytest.approx(wrong[seed].amax(-1).mean().item())
-        assert 0 < row["entropy"] <= math.log(2)
-        earned = []
-        for answer in wrong[seed].int().tolist():
-            right = [1 - x for x in answer] if credit == "share" else [*itertools.takewhile(lambda x: x == 0, answer)]
-            share = (sum(right) if credit == "share" else len(right)) / 4
-            earned.append(kappa * share + (1 - kappa) * (sum(answer) == 0))
-        assert row["reward_error"] == pytest.approx(1 - sum(earned) / 500, abs=1e-6)
+    every = torch.tensor(list(itertools.product(range(2), repeat=4)))  # [16, 4]
+    answers = every.expand(2, 500, 16, 4).flatten(1, 2)
+    log_prob = taken(engine.learner.policy.log_policy(engine.learner.leaves, contexts.inputs, answers), answers)
+    chance = log_prob.double().sum(-1).exp().view(2, 500, 16)
+    right = (every == contexts.targets.unsqueeze(2)).double()  # [2, 500, 16, 4]
+    counted = right if credit == "share" else right.cumprod(-1)
+    solved = right.prod(-1)
+    errors = {
+        "token_error": 1 - right.mean(-1),
+        "answer_error": 1 - solved,
+        "reward_error": 1 - kappa * counted.mean(-1) - (1 - kappa) * solved,
+    }
+    for name, error in errors.items():
+        exact = name == "answer_error" or (name == "reward_error" and credit == "to_first_error")
+        for seed, value in enumerate((chance * error).sum(-1).mean(-1).tolist()):
+            assert rows[seed][name] == pytest.approx(value, abs=1e-6 if exact else 4 * 0.5 / math.sqrt(500))
+    assert all(0 < row["entropy"] <= math.log(2) for row in rows)
+
+
+def test_the_share_reward_s_error_is_the_token_error():
+    rows = trained(reversal("dg"), [0, 1]).evaluate()
+    assert all(row["reward_error"] == row["token_error"] > 0 for row in rows)
+
+
+def test_equal_rewards_of_a_group_leave_no_advantage_at_all():
+    """Ten times 0.7 has a mean that is not 0.7 in 32 bits."""
+    rewards = torch.full((1, 20), 0.7)
+    rewards[0, 10] = 0.3
+    advantage = rewards - BASELINES["group"](torch.empty(0), rewards, torch.empty(0), 10)
+    assert not advantage[0, :10].any()
+    torch.testing.assert_close(advantage[0, 10:], rewards[0, 10:] - 0.66)
 
 
 # The gate

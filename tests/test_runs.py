@@ -17,24 +17,23 @@ import pytest
 import torch
 import yaml
 
-from kondo.lab import runs
+from kondo.lab import training
 from kondo.lab.config.cell import SCHEMA, parse
 from kondo.lab.engine import Engine
 from kondo.lab.ledger import TIMED
-from kondo.lab.runs import (
+from kondo.lab.records import (
     CHECKPOINT,
     CONFIG,
     LOCK,
     LOG,
     STATUS,
-    Block,
     RunBusy,
-    Stop,
-    blocks,
-    finished,
+    in_training,
     read_status,
-    train,
+    replacing,
+    write_atomically,
 )
+from kondo.lab.training import Block, Stop, blocks, finished, train
 from kondo.schema import ConfigError
 from tests.conftest import cell, trained
 
@@ -146,7 +145,8 @@ KILLS = 20
 KILLED = """
 import os, random, signal, sys, time, torch
 from pathlib import Path
-from kondo.lab.runs import read_status, train
+from kondo.lab.records import read_status
+from kondo.lab.training import train
 from tests.test_runs import BLOCK, KILLS
 torch.set_num_threads(1)
 rng, kills, finished = random.Random(0), 0, 0
@@ -356,7 +356,7 @@ def test_a_file_in_the_place_of_a_run_folder_is_named(tmp_path):
     folder.parent.mkdir()
     folder.write_text("")
     assert finished(BLOCK, tmp_path) is None
-    assert not runs.in_training(folder)
+    assert not in_training(folder)
     with pytest.raises(ConfigError, match=f"{folder}: no folder"):
         train(BLOCK, tmp_path)
     folder.unlink()
@@ -371,18 +371,18 @@ def test_a_folder_in_the_place_of_a_run_s_file_is_named(tmp_path, name):
     folder = BLOCK.folder(tmp_path)
     (folder / name).mkdir(parents=True)
     assert finished(BLOCK, tmp_path) is None
-    assert not runs.in_training(folder)
+    assert not in_training(folder)
     with pytest.raises(ConfigError, match=f"{folder / name}: no file"):
         train(BLOCK, tmp_path)
 
 
 def test_without_git_runs_are_trained_and_have_no_commit(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
-    runs.provenance.cache_clear()
+    training.provenance.cache_clear()
     try:
         assert train(BLOCK, tmp_path) == "done"
     finally:
-        runs.provenance.cache_clear()
+        training.provenance.cache_clear()
     assert read_status(BLOCK.folder(tmp_path))["commit"] is None
 
 
@@ -391,7 +391,7 @@ def test_without_file_locks_runs_are_refused(tmp_path):
     code = (
         "import sys; sys.modules['fcntl'] = None\n"
         "from pathlib import Path\n"
-        "from kondo.lab.runs import train\n"
+        "from kondo.lab.training import train\n"
         "from tests.test_runs import BLOCK\n"
         "train(BLOCK, Path(sys.argv[1]))"
     )
@@ -437,7 +437,7 @@ def test_a_finished_run_of_another_schema_is_not_complete_and_is_refused(tmp_pat
 
 def test_checkpoints_that_take_long_are_taken_less_often(tmp_path, monkeypatch):
     saves = []
-    monkeypatch.setattr(runs, "_save", lambda *a: (saves.append(1), time.sleep(0.05)))
+    monkeypatch.setattr(training, "_save", lambda *a: (saves.append(1), time.sleep(0.05)))
     begun = time.monotonic()
     train(BLOCK, tmp_path, checkpoint_seconds=0)
     assert 1 <= len(saves) <= 1 + (time.monotonic() - begun) / (20 * 0.05)
@@ -507,10 +507,10 @@ def test_a_checkpoint_cannot_run_code(tmp_path, undisturbed):
 
 def test_a_half_written_file_never_takes_the_place_of_a_whole_one(tmp_path):
     path = tmp_path / "status.json"
-    runs.write_atomically(path, "whole")
+    write_atomically(path, "whole")
 
     def torn():
-        with runs._replacing(path) as file:
+        with replacing(path) as file:
             file.write(b"ha")
             raise Interrupted
 

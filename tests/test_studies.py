@@ -11,7 +11,6 @@ import torch
 from experiments.compose import single
 from kondo.gate import KondoGateConfig
 from kondo.lab.config.cell import parse
-from kondo.lab.runs import Block, train
 from kondo.lab.streams import Streams
 from kondo.lab.studies import Rule, policies
 from kondo.lab.studies.coefficient import GateCoefficient
@@ -20,6 +19,7 @@ from kondo.lab.studies.gambling import Gambling, false_positive, stall
 from kondo.lab.studies.geometry import GradientGeometry, PriceGeometry, geometry, samples_needed, success_rate
 from kondo.lab.studies.ranking import PriorityRanking, critical_alpha
 from kondo.lab.studies.suppression import Suppression, sure
+from kondo.lab.training import Block, train
 from kondo.schema import ConfigError
 from tests.test_runs import log_of
 

@@ -13,8 +13,10 @@ import pytest
 from scipy.linalg import hadamard
 
 from analysis import style
-from analysis.claims import CLAIMS
+from analysis.experiments import claims
 from analysis.load import OPTIONAL
+
+CLAIMS = claims()
 
 SEEDS = 8
 PATTERNS = hadamard(SEEDS)[1:].astype(float)

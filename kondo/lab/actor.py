@@ -28,6 +28,7 @@ class Batch:
     # with its graph where the actor sampled with the learner's leaves
     policy: Policy
     parameters: Parameters
+    epoch: int = 0  # how often the learner has learned from it
 
     @property
     def rows(self) -> tuple[int]:
@@ -38,6 +39,10 @@ class Batch:
     def group(self) -> int:
         """G: how many samples, next to each other, share an input."""
         return self.actions.shape[1] // self.contexts.inputs.shape[1]
+
+    def again(self) -> Batch:
+        """The batch for another update: the learner has moved on, and must look up its probabilities anew."""
+        return replace(self, log_policy=None, epoch=self.epoch + 1)
 
     def with_actions(self, where: Tensor, actions: Tensor, log_prob: float | None = None) -> Batch:
         """Other actions in some rows, [S, B] bool: the learner must look up its probabilities anew.
@@ -54,6 +59,10 @@ class Batch:
         return replace(self, actions=changed, actor_log_prob=reported, log_policy=None)
 
 
+TRIALS = 5
+"""Batches that tell what the learner would earn through frictions."""
+
+
 class Actor:
     """Samples a batch per step with the learner's parameters as they are, or were."""
 
@@ -62,6 +71,8 @@ class Actor:
         self.policy = task.policy()
         delay = sum(friction.longest_delay() for friction in frictions)
         self.past = Past(flat, delay) if delay else None
+        self.exact = self.past is None and not any(friction.rounds for friction in frictions)
+        """Whether it samples from the learner's present policy."""
         self.leaves: Parameters | None = None
         """The learner's, if its update can go through the sampler's own forward pass: on-policy, and with no gate."""
 
@@ -74,32 +85,53 @@ class Actor:
     @torch.no_grad()
     def batch(self, step: int) -> Batch:
         """What the present parameters, or older ones, make of a step."""
-        task, streams = self.task, self.streams
-        contexts = task.draw(streams, step)
         if self.leaves is None:
-            parameters = self.parameters(step)
-            actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
+            batch = self.sampled(*self.computes(self.parameters(step)), step)
         else:
-            parameters = self.leaves
             with torch.enable_grad():
-                actions, log_policy = self.policy.sample(parameters, contexts.inputs, streams, step)
-        batch = Batch(
+                batch = self.sampled(self.policy, self.leaves, step)
+        batch = self.rewarded(batch, step)
+        for friction in self.frictions:
+            batch = friction.on_rewards(batch, self.streams, step)
+        return batch
+
+    @torch.no_grad()
+    def trial(self, step: int) -> Tensor:
+        """What the learner's present parameters would earn in this step and the next few through frictions. [S]"""
+        policy, parameters = self.computes(views(self.flat, self.policy.shapes()))
+        batches = [self.rewarded(self.sampled(policy, parameters, at), at) for at in range(step, step + TRIALS)]
+        return torch.stack([batch.earned.mean(dim=1) for batch in batches]).mean(dim=0)
+
+    def sampled(self, policy: Policy, parameters: Parameters, step: int) -> Batch:
+        """The batch of a step, before any friction and any reward."""
+        contexts = self.task.draw(self.streams, step)
+        actions, log_policy = policy.sample(parameters, contexts.inputs, self.streams, step)
+        with torch.no_grad():
+            actor_log_prob = taken(log_policy, actions)
+        return Batch(
             contexts=contexts,
             actions=actions,
             earned=torch.empty(0),
             rewards=torch.empty(0),
-            actor_log_prob=taken(log_policy, actions),
-            log_policy=None if self.past else log_policy,
-            policy=self.policy,
+            actor_log_prob=actor_log_prob,
+            log_policy=log_policy if self.exact else None,
+            policy=policy,
             parameters=parameters,
         )
+
+    def rewarded(self, batch: Batch, step: int) -> Batch:
+        """The batch with the actions that frictions leave of its own, and what those are worth."""
         for friction in self.frictions:
-            batch = friction.on_actions(batch, streams, step)
-        earned = task.reward(contexts, batch.actions)
-        batch = replace(batch, earned=earned, rewards=earned)
+            batch = friction.on_actions(batch, self.streams, step)
+        earned = self.task.reward(batch.contexts, batch.actions)
+        return replace(batch, earned=earned, rewards=earned)
+
+    def computes(self, parameters: Parameters) -> tuple[Policy, Parameters]:
+        """What the actor samples with, as precisely as it computes."""
+        policy = self.policy
         for friction in self.frictions:
-            batch = friction.on_rewards(batch, streams, step)
-        return batch
+            policy, parameters = friction.on_policy(policy, parameters)
+        return policy, parameters
 
     def parameters(self, step: int) -> Parameters:
         """The parameters to act with: the present ones, or each seed's of some steps ago."""

@@ -56,5 +56,7 @@ def oracle(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1)
 
 @baseline(needs=("group",))
 def group(log_policy: Tensor, rewards: Tensor, targets: Tensor, group: int = 1) -> Tensor:
-    """b = mean reward of the samples that share the context"""
-    return rewards.unflatten(1, (-1, group)).mean(dim=-1).repeat_interleave(group, dim=1)
+    """b = mean reward of the samples that share the context; where they are all equal, exactly their reward"""
+    each = rewards.unflatten(1, (-1, group))
+    mean = torch.where(each.amax(dim=-1) == each.amin(dim=-1), each[..., 0], each.mean(dim=-1))
+    return mean.repeat_interleave(group, dim=1)

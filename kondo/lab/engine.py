@@ -83,18 +83,20 @@ class Engine:
             streams=self.streams,
             ledger=self.ledger,
         )
-        if cell.gate is None and self.actor.past is None and policy.graph:
+        if cell.gate is None and self.actor.exact and policy.graph:
             self.actor.leaves = self.learner.leaves
 
     def advance(self) -> None:
-        """One step: the actor samples a batch, the learner learns from it."""
+        """One step: the actor samples a batch, the learner learns from it, once or in several epochs."""
         if self.step in self.due:
             self.training.clear()
         with self.ledger.phase("rollout"):
             batch = self.actor.act(self.step)
         self.training.add(1 - batch.earned.mean(dim=1))
         self.ledger.add(forward=self.task.batch)
-        self.learner.update(batch, self.step)
+        for _ in range(self.cell.optimizer.epochs):
+            self.learner.update(batch, self.step)
+            batch = batch.again()
         self.step += 1
 
     @torch.no_grad()
@@ -102,6 +104,8 @@ class Engine:
         """One row per seed, ready for the log. A seed that diverged has no metrics but its costs."""
         metrics = self.task.evaluate(self.learner.leaves, self.streams, self.step)
         metrics["train_error"] = self.training.value()
+        if self.cell.frictions:
+            metrics["friction_error"] = 1 - self.actor.trial(self.step)
         if self.cell.gate is not None:
             metrics["price"] = self.learner.price
         columns = {name: column.tolist() for name, column in metrics.items()}

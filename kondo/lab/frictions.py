@@ -1,6 +1,6 @@
 """Frictions: what stands between a clean simulator and a distributed learner.
 
-A friction is a small dataclass of its settings that overrides some of three moments, each a no-op by default. Several
+A friction is a small dataclass of its settings that overrides some of four moments, each a no-op by default. Several
 may act at once, in the order in which they are registered here. What a friction changes about the task itself is
 applied to the task before a cell is named and saved (`replaces`), so that a record shows the task that was trained.
 """
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import torch
 from torch import Tensor
 
+from kondo.lab.policies.mlp import Parameters, Policy
+from kondo.lab.rounding import PRECISIONS, rounded
 from kondo.lab.streams import Streams
 from kondo.schema import ConfigError, knob, register
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from kondo.lab.actor import Batch
 
 F = TypeVar("F", bound="type[Friction]")
+P = TypeVar("P", bound="Policy")
 FRICTIONS: dict[str, type[Friction]] = {}
 
 
@@ -41,9 +44,16 @@ class Friction:
         """Whether it does nothing with these settings; then it is no part of a cell."""
         return False
 
+    rounds: ClassVar[bool] = False
+    """Whether the actor's policy is another than the learner's at the same parameters."""
+
     def longest_delay(self) -> int:
         """How many learner steps old the actor's parameters may be."""
         return 0
+
+    def on_policy(self, policy: P, parameters: Parameters) -> tuple[P, Parameters]:
+        """What the actor computes with."""
+        return policy, parameters
 
     def age(self, streams: Streams, step: int) -> Tensor:
         """How old they are in this step, by seed. [S]"""
@@ -100,6 +110,29 @@ class Staleness(Friction):
         if self.delay_mode == "uniform":
             return streams.below(self.delay + 1, "age", step)
         return super().age(streams, step) + self.delay
+
+
+@friction
+@dataclass(frozen=True)
+class Mismatch(Friction):
+    """The actor computes in a lower precision than the learner, and reports the probabilities that it computed."""
+
+    precision: str | None = knob("int8", choices=PRECISIONS)
+    """bf16; int8, int4: that many bits, with a scale per parameter, or per distribution of logits; None: exact."""
+    of: str = knob("weights", choices=("weights", "logits"))
+    """What is rounded."""
+
+    rounds: ClassVar[bool] = True
+
+    def idle(self) -> bool:
+        return self.precision is None
+
+    def on_policy(self, policy: P, parameters: Parameters) -> tuple[P, Parameters]:
+        if self.precision is None:
+            return policy, parameters
+        if self.of == "logits":
+            return replace(policy, precision=self.precision), parameters  # type: ignore[type-var]
+        return policy, {name: rounded(value, self.precision) for name, value in parameters.items()}
 
 
 @friction

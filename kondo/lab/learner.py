@@ -181,9 +181,10 @@ class Learner:
         inputs, actions = batch.contexts.inputs, batch.actions
         return self.screen.delight(forward.log_prob, forward.advantage, inputs, actions, step)
 
-    def draw(self, step: int) -> Draw:
-        """The gate's random numbers in a step."""
-        return lambda name, shape: self.streams.uniform(f"gate.{name}", step, shape[1:])
+    def draw(self, step: int, epoch: int = 0) -> Draw:
+        """The gate's random numbers in a step, others in each epoch."""
+        again = f".{epoch}" if epoch else ""
+        return lambda name, shape: self.streams.uniform(f"gate.{name}{again}", step, shape[1:])
 
     @torch.no_grad()
     def screening(self, batch: Batch, step: int) -> Screening:
@@ -192,7 +193,8 @@ class Learner:
         forward = self.forward(batch, graph=False)
         delight = self.delight(batch, forward, step)
         log_prob = forward.log_prob
-        decision, state = self.gate.decision(log_prob, forward.advantage, delight, pools=1, draw=self.draw(step))
+        draw = self.draw(step, batch.epoch)
+        decision, state = self.gate.decision(log_prob, forward.advantage, delight, pools=1, draw=draw)
         weight = decision.gate_weights
         weight = weight.unsqueeze(-1).expand_as(log_prob) if weight.dim() < log_prob.dim() else weight
         return Screening(forward, delight, decision, state, *select(weight))

@@ -19,6 +19,8 @@ class OptimizerSettings:
 
     name: str = knob("adam", choices=("adam", "sgd"))
     lr: float = knob(1e-3, above=0)
+    epochs: int = knob(1, low=1)
+    """Updates per batch, each on all of it."""
 
 
 class Optimizer:

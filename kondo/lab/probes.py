@@ -130,17 +130,18 @@ def anatomy(engine: Engine, settings: ProbeSettings) -> Columns:
 
 @probe(needs=("gate",))
 def kept(engine: Engine, settings: ProbeSettings) -> Columns:
-    """What the gate will keep of the next batch, decision by decision: how surprising they are, and how often right,
-    beside all of the batch."""
+    """What the gate will keep of the next batch, decision by decision: how surprising they are, how often right and how
+    often better than expected, beside all of the batch; and how many are neither better nor worse."""
     batch, log_prob, advantage = _next_batch(engine)
     weight = _decision(engine, log_prob, advantage).gate_weights
     weight = weight.unsqueeze(-1).expand_as(log_prob) if weight.dim() < log_prob.dim() else weight
     right = (batch.actions == batch.contexts.targets).float()
     columns: Columns = {}
-    for name, values in (("surprisal", -log_prob), ("right", right)):
+    good = (advantage > 0).to(right)
+    for name, values in (("surprisal", -log_prob), ("right", right), ("good", good)):
         columns[f"all_{name}"] = values.flatten(1).mean(dim=1).tolist()
         columns[f"kept_{name}"] = ((weight * values).flatten(1).sum(1) / weight.flatten(1).sum(1)).tolist()
-    return columns
+    return columns | {"zero_advantage": (advantage == 0).flatten(1).double().mean(dim=1).tolist()}
 
 
 @probe(needs=("gate",))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kondo.lab.optimizer import Optimizer, OptimizerSettings
 from kondo.lab.policies.mlp import Layered, Past, Policy, views
+from kondo.lab.rounding import rounded
 from kondo.lab.streams import Streams
 from kondo.schema import knob, register
 from kondo.signals import delight, taken
@@ -102,7 +103,7 @@ class Int8(Screen):
     """The learner's policy, its weights rounded to 8 bits."""
 
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
-        parameters = {name: int8(value) for name, value in views(self.flat, self.policy.shapes()).items()}
+        parameters = {name: rounded(value, "int8") for name, value in views(self.flat, self.policy.shapes()).items()}
         return self.policy.log_policy(parameters, inputs, actions)
 
 
@@ -187,9 +188,3 @@ class Draft(Screen):
     def load(self, state: dict[str, Any]) -> None:
         self.own.copy_(state["draft"]["flat"])
         self.optimizer.load(state["draft"]["optimizer"])
-
-
-def int8(value: Tensor) -> Tensor:
-    """Rounded to 255 levels, symmetric about 0, with one scale per seed. [S, …]"""
-    scale = value.abs().flatten(1).amax(dim=1).clamp(min=1e-12).view(-1, *[1] * (value.dim() - 1)) / 127
-    return (value / scale).round() * scale

@@ -22,6 +22,7 @@ from kondo.lab.config.requirements import gated
 from kondo.lab.frictions import FRICTIONS, Friction
 from kondo.lab.optimizer import OptimizerSettings
 from kondo.lab.probes import PROBES, ProbeSettings
+from kondo.lab.records import key_of
 from kondo.lab.screens import SCREENS, ScreenSettings
 from kondo.lab.tasks import TASKS, Problem
 from kondo.objectives import METHODS, settings
@@ -67,7 +68,7 @@ class Cell:
 
     @functools.cached_property
     def _key(self) -> str:
-        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:12]
+        return key_of(self.plain())
 
     @functools.cached_property
     def _text(self) -> str:

@@ -15,6 +15,7 @@ from torch.nn.functional import embedding, layer_norm
 
 from kondo.lab.kernels.attention import attend
 from kondo.lab.kernels.tree import Tree
+from kondo.lab.rounding import log_softmax
 from kondo.lab.streams import sample_index
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _forward(
         hidden = torch.bmm(layer_norm(x, x.shape[-1:]), weights[f"up_{i}"]).relu()
         x = torch.baddbmm(x, hidden, weights[f"down_{i}"])
     logits = torch.bmm(x, parameters["unembedding"])
-    return logits - logits.logsumexp(dim=-1, keepdim=True)
+    return log_softmax(logits, policy.precision)
 
 
 def _folded(policy: Transformer, parameters: Parameters) -> Parameters:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kondo.lab.policies.rows import Rows
+from kondo.lab.rounding import log_softmax
 from kondo.lab.streams import Streams, sample_index
 
 Parameters = dict[str, Tensor]
@@ -99,6 +100,10 @@ class MLP:
     """Width of every layer, input and output included."""
     rows: Rows | None = None
     """Where inputs given by number are found."""
+    samples: int = 1
+    """G: actions sampled for each input."""
+    precision: str | None = None
+    """What its logits are rounded to; None: nothing."""
 
     graph: ClassVar[bool] = True
 
@@ -120,12 +125,12 @@ class MLP:
         return flat
 
     def sample(self, parameters: Parameters, inputs: Tensor, streams: Streams, step: int) -> tuple[Tensor, Tensor]:
-        log_policy = self.log_policy(parameters, inputs)
+        log_policy = self.log_policy(parameters, inputs).repeat_interleave(self.samples, dim=1)
         draw = streams.uniform("action", step, tuple(log_policy.shape[1:-1]))
         return sample_index(log_policy.detach().exp(), draw), log_policy
 
     def log_policy(self, parameters: Parameters, inputs: Tensor, actions: Tensor | None = None) -> Tensor:
-        """[S, B, in], or row numbers [S, B] → [S, B, K]; a single decision does not depend on the action."""
+        """[S, P, in], or row numbers [S, P] → [S, P, K]; with the actions [S, P·G] of each input, [S, P·G, K]."""
         x = inputs
         last = len(self.sizes) - 2
         for i in range(last + 1):
@@ -134,5 +139,6 @@ class MLP:
                 x = self.rows.linear(inputs, weight, bias)
             else:
                 x = torch.baddbmm(bias, x, weight)
-            x = x.relu() if i < last else x - x.logsumexp(dim=-1, keepdim=True)
-        return x
+            x = x.relu() if i < last else log_softmax(x, self.precision)
+        group = 1 if actions is None else actions.shape[1] // x.shape[1]
+        return x if group == 1 else x.repeat_interleave(group, dim=1)

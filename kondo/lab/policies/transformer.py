@@ -18,6 +18,7 @@ from torch.nn.functional import embedding, layer_norm, scaled_dot_product_attent
 from kondo.lab import kernels
 from kondo.lab.kernels import decoder
 from kondo.lab.policies.mlp import Layered, Parameters, Shapes, views
+from kondo.lab.rounding import log_softmax
 from kondo.lab.streams import Streams, sample_index
 
 Cache = list[tuple[Tensor, Tensor]]
@@ -43,6 +44,8 @@ class Transformer(Layered):
     width: int = 64
     heads: int = 4
     ff: int = 128
+    precision: str | None = None
+    """What its logits are rounded to; None: nothing."""
 
     graph: ClassVar[bool] = False
 
@@ -123,7 +126,7 @@ class Transformer(Layered):
             hidden = torch.bmm(_norm(x, parameters[f"ff_scale_{i}"]), parameters[f"up_{i}"]).relu()
             x = torch.baddbmm(x, hidden, parameters[f"down_{i}"])
         logits = torch.bmm(x, parameters["unembedding"]).view(seeds, rows, n, self.vocab)
-        return logits - logits.logsumexp(dim=-1, keepdim=True), grown
+        return log_softmax(logits, self.precision), grown
 
     def _embed(self, parameters: Parameters, tokens: Tensor, place: int) -> Tensor:
         """Tokens at the places from `place` on. [S, R, n] → [S, R, n, d]"""

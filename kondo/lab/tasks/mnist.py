@@ -30,7 +30,9 @@ class Mnist(FiniteTask):
     hidden: tuple[int, ...] = knob((100, 100), low=1)
     """Widths of the hidden layers."""
     batch: int = knob(100, low=1)
-    """B: samples per step."""
+    """B: images per step."""
+    samples: int = knob(1, low=1)
+    """S: guesses at each image."""
     baseline: str = knob("confidence", choices=BASELINES)
     """b"""
 
@@ -43,7 +45,11 @@ class Mnist(FiniteTask):
         self.images = data.load(self.dataset, root).to(device)
 
     def policy(self) -> MLP:
-        return MLP((self.images.train.shape[1], *self.hidden, self.arms), self.images.rows)
+        return MLP((self.images.train.shape[1], *self.hidden, self.arms), self.images.rows, self.samples)
+
+    @property
+    def group(self) -> int:
+        return self.samples
 
     @property
     def size(self) -> int:
@@ -51,7 +57,8 @@ class Mnist(FiniteTask):
         return len(self.images.train)
 
     def draw(self, streams: Streams, step: int) -> Contexts:
-        return self.at(streams.below(self.size, "context", step, (self.batch,)))
+        contexts = self.at(streams.below(self.size, "context", step, (self.batch,)))
+        return Contexts(contexts.inputs, contexts.targets.repeat_interleave(self.samples, dim=1))
 
     def at(self, index: Tensor) -> Contexts:
         """Training images by number. [S, B] → contexts"""

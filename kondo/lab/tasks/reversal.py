@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from kondo.lab.policies.mlp import Parameters
@@ -42,7 +43,7 @@ class Reversal(Task):
     heads: int = knob(4, low=1)
     ff: int = knob(128, low=1)
 
-    error: ClassVar[str] = "token_error"
+    error: ClassVar[str] = "reward_error"
 
     def __post_init__(self) -> None:
         if self.width % self.heads:
@@ -82,21 +83,24 @@ class Reversal(Task):
         return self.kappa * earned.mean(dim=-1) + (1 - self.kappa) * right.amin(dim=-1)
 
     def evaluate(self, parameters: Parameters, streams: Streams, step: int) -> dict[str, Tensor]:
-        """On answers of the learner's own: the share of wrong tokens, of answers with any, 1 − R, and the entropy per
-        token.
+        """1 − E[R], the share of wrong answers and of wrong tokens, and the entropy per token.
 
-        The share of wrong tokens is expected over each token, given those before it: 1 − π(y*) in place of 1{a ≠ y*},
-        the same on average, with less noise and exact near 0.
+        All are expected, not counted, so that they are exact near 0: what depends on whole prefixes from the
+        probabilities of the right answer; what does not, the tokens, given answers of the learner's own up to there.
         """
         prompts = streams.below(self.vocab, "evaluation", step, (self.evaluated, self.length))
         contexts = self._asked(prompts, 1)
         policy = replace(self.policy(), samples=1)
-        actions, log_policy = policy.sample(parameters, contexts.inputs, streams, step, "evaluation.action")
-        wrong = log_policy.exp().scatter(-1, contexts.targets.unsqueeze(-1), 0.0)
+        _, log_policy = policy.sample(parameters, contexts.inputs, streams, step, "evaluation.action")
+        token_error = _wrong(log_policy, contexts.targets).mean(dim=(1, 2))
+        wrong = _wrong(policy.log_policy(parameters, contexts.inputs, contexts.targets), contexts.targets)
+        failed = -torch.log1p(-wrong.double()).cumsum(dim=-1).expm1()  # 1 − Π π(y*): the prefix has a mistake
+        answer_error = failed[..., -1].mean(dim=1)
+        partly = token_error if self.credit == "share" else failed.mean(dim=(1, 2))
         return {
-            "token_error": wrong.sum(dim=-1).mean(dim=(1, 2)),
-            "answer_error": (actions != contexts.targets).any(dim=-1).float().mean(dim=1),
-            "reward_error": (1 - self.reward(contexts, actions)).mean(dim=1),
+            "reward_error": self.kappa * partly + (1 - self.kappa) * answer_error,
+            "answer_error": answer_error,
+            "token_error": token_error,
             "entropy": -(log_policy.exp() * log_policy).sum(dim=-1).mean(dim=(1, 2)),
         }
 
@@ -104,3 +108,8 @@ class Reversal(Task):
         """[S, P, H] → contexts"""
         right = {"reverse": prompts.flip(-1), "copy": prompts, "increment": (prompts + 1) % self.vocab}[self.target]
         return Contexts(inputs=prompts, targets=right.repeat_interleave(samples, dim=1))
+
+
+def _wrong(log_policy: Tensor, targets: Tensor) -> Tensor:
+    """1 − π(y*), summed over the others, which is exact near 0. [..., M], [...] → [...]"""
+    return log_policy.exp().scatter(-1, targets.unsqueeze(-1), 0.0).sum(dim=-1)

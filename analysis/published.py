@@ -1,0 +1,49 @@
+"""Numbers that others have published, to be drawn and judged beside ours; analysis/reference/README.md says where each
+is from."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables import SETTING, matching
+
+POINTS = Path(__file__).parent / "reference" / "points.csv"
+JOY_PAPER, DG_PAPER, PACKAGE = "2603.20526v1", "2603.14608v1", "kondo-gate"
+
+
+@functools.cache
+def _all() -> pd.DataFrame:
+    return pd.read_csv(POINTS)
+
+
+def published(source: str, place: str, quantity: str) -> pd.DataFrame:
+    """The numbers of a figure or table; what was printed with each, "b=half S=1", as columns b and S."""
+    points = matching(_all(), {"source": source, "place": place, "quantity": quantity}).reset_index(drop=True)
+    printed = [dict(word.split("=") for word in words.split()) for words in points["setting"].fillna("")]
+    return pd.concat([points, pd.DataFrame(printed, index=points.index)], axis=1)
+
+
+def of(points: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
+    """The points of a setting: a method with its rate or its price."""
+    return matching(points, {column: _none(setting.get(column)) for column in SETTING})
+
+
+def _none(value: Any) -> Any:
+    return None if value is None or value != value else value
+
+
+def distance(ours: pd.DataFrame, theirs: pd.DataFrame, value: str) -> float:
+    """How far a curve is from published points, as a factor: exp of the root mean square of log(ours/theirs), ours
+    interpolated at their forward passes, of those that ours has. NaN where there are none."""
+    ours = ours[(ours[value] > 0) & (ours["forward"] > 0)].sort_values("forward")
+    theirs = theirs[(theirs["value"] > 0) & theirs["forward"].between(ours["forward"].min(), ours["forward"].max())]
+    if theirs.empty:
+        return np.nan
+    there = np.interp(np.log(theirs["forward"]), np.log(ours["forward"]), np.log(ours[value]))
+    return float(np.exp(np.sqrt(np.mean((there - np.log(theirs["value"])) ** 2))))

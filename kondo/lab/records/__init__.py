@@ -1,0 +1,101 @@
+"""Records: run folders, logs, statuses and plans. Nothing else knows a file's name; neither torch nor pandas needed.
+
+runs/<task>/<cell>-s<first>-<last>/
+    config.yaml     the cell and the seeds; and, no part of the identity, the error's column and what was asked for
+    metrics.jsonl   append-only, one object per (evaluation, seed): the source of truth
+    status.json     running / done / diverged / failed; written whole or not at all; at the end with digests of both
+    checkpoint.pt   only while there is something left to do
+runs/plans/<scale>/<figure>.json
+                    the cells that a figure shows
+"""
+
+from kondo.lab.records.files import (
+    CHECKPOINT,
+    CONFIG,
+    LOCK,
+    LOG,
+    STATUS,
+    Damaged,
+    Rows,
+    digest,
+    key_of,
+    read_json,
+    replacing,
+    say_once,
+    write_atomically,
+)
+from kondo.lab.records.folders import (
+    RunBusy,
+    begun,
+    cell_of,
+    claim,
+    completed,
+    config_text,
+    has_checkpoint,
+    in_training,
+    locked,
+    make_folder,
+    resumed_from,
+    run_folders,
+    run_path,
+)
+from kondo.lab.records.plans import Plan, composed_path, plan_path, read_plan, read_plans, write_plan
+from kondo.lab.records.runs import Run, checked_run, read_log, read_run, read_runs
+from kondo.lab.records.status import (
+    FINISHED,
+    UNFINISHED,
+    give_up,
+    parse_status,
+    read_status,
+    spent,
+    status_age,
+    write_status,
+)
+
+__all__ = [
+    "CHECKPOINT",
+    "CONFIG",
+    "FINISHED",
+    "LOCK",
+    "LOG",
+    "STATUS",
+    "UNFINISHED",
+    "Damaged",
+    "Plan",
+    "Rows",
+    "Run",
+    "RunBusy",
+    "begun",
+    "cell_of",
+    "checked_run",
+    "claim",
+    "completed",
+    "composed_path",
+    "config_text",
+    "digest",
+    "give_up",
+    "has_checkpoint",
+    "in_training",
+    "key_of",
+    "locked",
+    "make_folder",
+    "parse_status",
+    "plan_path",
+    "read_json",
+    "read_log",
+    "read_plan",
+    "read_plans",
+    "read_run",
+    "read_runs",
+    "read_status",
+    "replacing",
+    "resumed_from",
+    "run_folders",
+    "run_path",
+    "say_once",
+    "spent",
+    "status_age",
+    "write_atomically",
+    "write_plan",
+    "write_status",
+]
