@@ -14,7 +14,7 @@ import pytest
 from kondo import lab
 from kondo.lab.config.cell import parse
 from kondo.lab.ledger import TIMED
-from kondo.lab.runs import Block, train
+from kondo.lab.training import Block, train
 
 ROOT = Path(__file__).parent.parent
 EXTENDING = ROOT / "examples" / "extending"
