@@ -53,8 +53,8 @@ figures: $(SUITE) ## redraw figures from logs alone
 report: $(SUITE) ## judge the claims and write the report from logs alone; COMPARE=other/runs shows two sets of logs
 	$(BIN)/python -m analysis.report --runs "$(RUNS)" --scale $(SCALE) $(if $(COMPARE),--compare "$(COMPARE)")
 
-test: $(READY) ## the whole test suite
-	$(BIN)/python -m pytest -q
+test: $(READY) ## the whole test suite, one process per core
+	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 test-fast: $(READY) ## the tests that take no more than a few seconds each
 	$(BIN)/python -m pytest -q -m "not slow"

@@ -58,8 +58,10 @@ def _fade(intensity: Any, full: float | None, default: float) -> float | None:
 
 
 def _coarse(intensity: Any, default: str) -> str | None:
-    """${coarse:intensity,default}: bf16, int8 or int4, by thirds of the intensity, and exact at 0; or the default."""
-    return default if intensity is None else (None, "bf16", "int8", "int4")[math.ceil(_level(intensity) * 3)]
+    """${coarse:intensity,default}: exact at 0, bf16 below 0.2, int8 below 0.5, int4 from there on; or the default."""
+    if intensity is None or _level(intensity) == 0:
+        return default if intensity is None else None
+    return "bf16" if intensity < 0.2 else "int8" if intensity < 0.5 else "int4"
 
 
 OmegaConf.register_new_resolver("dial", _dial, replace=True)

@@ -15,7 +15,7 @@ import itertools
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -103,10 +103,14 @@ def in_order(todo: Todo, costs: Sequence[float]) -> Todo:
     return [pair for _, _, pair in position]
 
 
-def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], where: Launcher) -> dict[Path, str]:
-    """Plan, train, and plan again, until nothing new is needed. Returns what went wrong, by run folder."""
+def train_needed(
+    figures: Sequence[str], scale: str, overrides: Sequence[str], where: Launcher, only_plan: bool = False
+) -> dict[Path, str]:
+    """Plan, train, and plan again, until nothing new is needed. Returns what went wrong, by run folder.
+
+    only_plan: say what is needed and how long it would take, and train nothing.
+    """
     trouble: dict[Path, str] = {}
-    workers = getattr(where, "n_jobs", 1) or cores()
     jobs: dict[str, list[Job]] = {}
     compose_all(figures, scale, overrides)
     for again in itertools.count():
@@ -123,22 +127,9 @@ def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], w
         for job, _ in todo:
             job.cell.task.fetch(Path(job.launch.data))
         if not again:
-            for figure, each in jobs.items():
-                runs, missing = unfinished(each)
-                if missing:
-                    print(summary(f"  {figure}", runs, missing), flush=True)
-            if scale == "smoke":
-                print(f"{workers} at a time; each takes seconds; safe to interrupt", flush=True)
-            else:
-                costs = estimate(todo)
-                todo = in_order(todo, costs)
-                more = any(job.launch.search.key for job, _ in todo)
-                print(
-                    f"about {_duration(sum(costs) / workers)} with {workers} at a time"
-                    + ("; what a search needs after its first value comes on top" if more else "")
-                    + "; safe to interrupt",
-                    flush=True,
-                )
+            todo = announced(jobs, todo, scale, getattr(where, "n_jobs", 1) or cores())
+        if only_plan:
+            return trouble
         begun = time.monotonic()
         outcomes = train_all(todo, where)
         print(f"trained in {_duration(time.monotonic() - begun)}", flush=True)
@@ -148,6 +139,29 @@ def train_needed(figures: Sequence[str], scale: str, overrides: Sequence[str], w
     raise AssertionError
 
 
+def announced(jobs: Mapping[str, Sequence[Job]], todo: Todo, scale: str, workers: int) -> Todo:
+    """What is to be trained, in the order in which it will be; says what each figure needs and how long it takes. What
+    two figures share is trained once, and counted for both."""
+    costs = [] if scale == "smoke" else estimate(todo)
+    each = dict(zip((folder(*pair) for pair in todo), costs, strict=False))
+    for figure, own in jobs.items():
+        runs, missing = unfinished(own)
+        if missing:
+            hours = sum(each.get(folder(*pair), 0.0) for pair in missing) / 3600
+            print(summary(f"  {figure}", runs, missing) + (f", {hours:.2g} core-hours" if costs else ""), flush=True)
+    if not costs:
+        print(f"{workers} at a time; each takes seconds; safe to interrupt", flush=True)
+        return todo
+    more = any(job.launch.search.key for job, _ in todo)
+    print(
+        f"about {_duration(sum(costs) / workers)} with {workers} at a time"
+        + ("; what a search needs after its first value comes on top" if more else "")
+        + "; safe to interrupt",
+        flush=True,
+    )
+    return in_order(todo, costs)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="experiments.reproduce", description="Train what the figures need, draw them and judge the claims."
@@ -155,12 +169,13 @@ def main() -> int:
     names = ", ".join(experiments())
     parser.add_argument("words", nargs="*", help=f"figures (default all: {names}), and key=value overrides")
     parser.add_argument("--scale", default="laptop", choices=draw.SCALES)
+    parser.add_argument("--plan", action="store_true", help="only say what would be trained, and for how long")
     asked = parser.parse_args()
     overrides = [word for word in asked.words if "=" in word]
     figures = [word for word in asked.words if "=" not in word] or experiments()
     try:
         with interruptible():
-            return _reproduce(figures, asked.scale, overrides)
+            return _reproduce(figures, asked.scale, overrides, asked.plan)
     except ConfigError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
@@ -169,11 +184,13 @@ def main() -> int:
         sys.exit(f"error: {error}; everything so far is kept, and the same command goes on from there")
 
 
-def _reproduce(figures: Sequence[str], scale: str, overrides: Sequence[str]) -> int:
+def _reproduce(figures: Sequence[str], scale: str, overrides: Sequence[str], only_plan: bool) -> int:
     """Train, draw and judge; 1 if anything went wrong on the way."""
     refuse(overrides)
     runs = single([word for word in overrides if word.startswith("runs=")]).launch.runs
-    trouble = train_needed(figures, scale, overrides, launcher(overrides))
+    trouble = train_needed(figures, scale, overrides, launcher(overrides), only_plan)
+    if only_plan:
+        return 0
     for path, problem in trouble.items():
         print(f"{path}: {problem}", file=sys.stderr)
     logs = ["--runs", runs, "--scale", scale]

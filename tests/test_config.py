@@ -522,3 +522,24 @@ def test_a_sweep_composes_each_job_as_a_single_run_would():
         single([*words, "method=dgk", gate]) for gate in ("gate.rate=0.5", "gate.price=1")
     ]
     assert [job.cell.key() for job in swept] == [job.cell.key() for job in alone]
+
+
+@pytest.mark.parametrize(
+    ("intensity", "precision"),
+    [(None, "int8"), (0.1, "bf16"), (0.2, "int8"), (0.3, "int8"), (0.5, "int4"), (0.9, "int4")],
+)
+def test_a_stronger_mismatch_is_a_coarser_actor(intensity, precision):
+    words = ["task=bandit", "friction=mismatch", *([] if intensity is None else [f"intensity={intensity}"])]
+    (friction,) = single(words).cell.frictions
+    assert friction.precision == precision
+
+
+def test_a_mismatch_of_intensity_zero_is_no_friction():
+    assert single(["task=bandit", "friction=mismatch", "intensity=0"]).cell.frictions == ()
+
+
+def test_in_a_sweep_a_probe_of_the_gate_is_for_gated_methods_alone():
+    jobs = sweep(["task=reversal_small", "probe.name=kept", "method=pg,dgk"])
+    assert {job.cell.method: job.cell.probe.name for job in jobs} == {"pg": "none", "dgk": "kept"}
+    with pytest.raises(ConfigError, match="needs"):
+        single(["task=reversal_small", "probe.name=kept", "method=pg"])

@@ -5,6 +5,7 @@ import hashlib
 import io
 import itertools
 import json
+import math
 import os
 import re
 import signal
@@ -29,9 +30,12 @@ from kondo.lab.records import (
     STATUS,
     RunBusy,
     in_training,
+    key_of,
     read_status,
     replacing,
+    status_age,
     write_atomically,
+    write_status,
 )
 from kondo.lab.training import Block, Stop, blocks, finished, train
 from kondo.schema import ConfigError
@@ -108,6 +112,11 @@ def test_identity_changes_with_every_scientific_setting_and_with_the_seeds_alone
     assert len({each.key() for each in [base, *others]}) == 9
     assert cell("dgk", {"rate": 0.1}).key() == base.key()
     assert Block(base, (0, 1)).folder(Path()) != Block(base, (0, 1, 2)).folder(Path())
+
+
+def test_the_key_of_a_cell_does_not_depend_on_the_order_of_its_settings():
+    assert key_of({"b": 1, "a": [2]}) == hashlib.sha256(b'{"a": [2], "b": 1}').hexdigest()[:12]
+    assert BLOCK.cell.key() == key_of(dict(reversed(BLOCK.cell.plain().items())))
 
 
 def test_a_complete_run_is_not_trained_again(tmp_path, monkeypatch):
@@ -560,6 +569,15 @@ def test_a_full_disk_is_named_and_loses_nothing(tmp_path, undisturbed, monkeypat
     assert not [path for path in BLOCK.folder(tmp_path).iterdir() if path.name.startswith(".") and path.name != ".lock"]
     assert train(BLOCK, tmp_path) == "done"
     assert log_of(BLOCK.folder(tmp_path)) == undisturbed
+
+
+def test_a_status_is_as_old_as_its_file_and_none_is_older_than_any(tmp_path):
+    assert status_age(tmp_path) == math.inf
+    write_status(tmp_path, {"status": "running"})
+    assert -1 < status_age(tmp_path) < 60  # a file system may round its times
+    long_ago = time.time() - 1000
+    os.utime(tmp_path / STATUS, (long_ago, long_ago))
+    assert 999 < status_age(tmp_path) < 1060
 
 
 def test_clocks_that_jump_change_neither_the_log_nor_the_time_spent(tmp_path, undisturbed, monkeypatch):

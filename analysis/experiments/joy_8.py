@@ -142,7 +142,7 @@ def _zero(axes: Axes, means: pd.DataFrame) -> None:
         passed = group["backward"].diff() / group["forward"].diff()
         axes.plot(group["forward"], passed, color=colour, ls=dash, label=f"in the graph, {name}")
     axes.set(xscale="log", ylim=(0, 1), xlabel="forward passes per seed", ylabel="share of answers")
-    axes.set_title("What is there to learn from, and what the gate takes")
+    axes.set_title("Without advantage, and taken by the gate")
     axes.legend(fontsize=7)
 
 
