@@ -247,7 +247,7 @@ def test_every_key_in_conf_has_a_comment():
         ("method=dg method.temperature=0", ["method.temperature=0.0", "(0, inf)"]),
         ("method=dg method.temperature=null", ["method.temperature=None", "expected float"]),
         ("method=pmpo method.gamma=0", ["method.gamma=0.0", "(0, inf)"]),
-        ("method=pg screen.noise=1", ["'pg' uses no delight", "dg, dgk"]),
+        ("method=pg screen.noise=1", ["'pg' uses no delight", "methods that do: dg"]),
         ("task=reversal task.samples=1", ["task.baseline='group'", "several samples per context", "reversal"]),
         ("screen.age=5", ["screen.age=5", "snapshot"]),
         ("task=reversal probe.name=alignment", ["probe.name='alignment'", "'reversal' has none", "bandit, mnist"]),
