@@ -50,6 +50,9 @@ REVERSAL = {"task.name": "reversal", "task.target": "reverse", "task.layers": 3,
 """Token reversal with the papers' transformer."""
 OTHERS: Settings = {key: method(key) for key in ("pg", "ppo", "pmpo")}
 ALL: Settings = {"dg": DG, **OTHERS}
+ROUGH_OTHERS: Settings = {**OTHERS, "pg": method("is_pg_uncapped")}
+"""Under frictions the author's PG has importance weights, per token and without a cap."""
+ROUGH: Settings = {"dg": DG, **ROUGH_OTHERS}
 LEVEL = 0.3
 """The intensity at which frictions are judged; the papers' own is not known."""
 

@@ -240,7 +240,7 @@ def test_every_key_in_conf_has_a_comment():
         ("gate.warmup=5", ["gate.warmup=5", "gate.history"]),
         ("gate.price=0 gate.history=5", ["gate.history=5", "gate.price is fixed"]),
         ("gate.unit=token", ["gate.unit='token'", "one decision per sample"]),
-        ("method=dgg", ["method=dgg", "ce, dg, dgk", "did you mean 'dg'"]),
+        ("method=dgg", ["method=dgg", "ce, dg, dg_is, dgk", "did you mean 'dg'"]),
         ("method.name=joy", ["method.name='joy'", "allowed"]),
         ("method=dg method.temprature=2", ["method.temprature", "did you mean 'method.temperature'"]),
         ("method=dg method.temperature=warm", ["method.temperature='warm'", "expected float"]),
@@ -489,7 +489,7 @@ def test_hydra_s_own_words_do_what_its_documentation_says(tmp_path):
     assert (shown.method.name, shown.steps) == ("dg", 7)
     assert "Powered by Hydra" in output("--help")
     words = ["-m", f"runs={tmp_path}", "gate.rate=choice(0.1,0.2)", "method=glob(dg*)", "task.arms=range(5,7)"]
-    assert run(*words).count(": done") == 6
+    assert run(*words).count(": done") == 8
     basic = run("-m", f"runs={tmp_path}", "method=pg,dg", "task.arms=5", "hydra/launcher=basic")
     assert (basic.count(": done"), basic.count("skipped")) == (1, 1)
 

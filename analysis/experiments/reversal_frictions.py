@@ -25,7 +25,7 @@ from analysis.judge import (
     unready,
 )
 from analysis.load import final
-from analysis.settings import ALL, DG, LEVEL, OTHERS, REVERSAL, under
+from analysis.settings import DG, LEVEL, REVERSAL, ROUGH, ROUGH_OTHERS, under
 from analysis.stats import bootstrap, factor, paired
 from analysis.tables import SETTING, aggregate, chosen, cost_to_reach, matching
 
@@ -97,14 +97,14 @@ def dg_survives_each_friction(frame: pd.DataFrame) -> Finding:
     settings = {
         f"{kind} {key}": {**setting, "friction": kind, "intensity": LEVEL}
         for kind in FRICTIONS
-        for key, setting in ALL.items()
+        for key, setting in ROUGH.items()
     }
     errors = by_setting(rough, "error", settings)
     if few := unready(errors, settings):
         return few
     closest = {}
     for kind in FRICTIONS:
-        each = {key: factor(errors[f"{kind} {key}"], errors[f"{kind} dg"]) for key in OTHERS}
+        each = {key: factor(errors[f"{kind} {key}"], errors[f"{kind} dg"]) for key in ROUGH_OTHERS}
         rival = min(each, key=lambda key: each[key].mean)
         closest[kind] = rival, each[rival]
     least = min((each for _, each in closest.values()), key=lambda each: each.mean)
@@ -140,13 +140,13 @@ def dg_needs_fewer_samples(frame: pd.DataFrame) -> Finding:
     """All at intensity 0.3: the samples of each rival over those DG needs to the rival's mean final error, in the
     geometric mean over seeds. What DG reaches before its first evaluation counts as reached there."""
     rough = under(frame, "all", LEVEL)
-    errors = by_setting(rough, "error", ALL)
-    if few := unready(errors, ALL):
+    errors = by_setting(rough, "error", ROUGH)
+    if few := unready(errors, ROUGH):
         return few
     course = matching(rough[rough["step"] > 0], DG)
-    samples = by_setting(rough, "forward", OTHERS)
+    samples = by_setting(rough, "forward", ROUGH_OTHERS)
     factors = {}
-    for key in OTHERS:
+    for key in ROUGH_OTHERS:
         ours = cost_to_reach(course, float(errors[key].mean()), []).set_index("seed")
         columns = {("total", "dg"): ours["forward"], ("reached", "dg"): ours["reached"], ("total", key): samples[key]}
         factors[key] = cheaper(pd.DataFrame(columns), "dg", key)
@@ -176,8 +176,8 @@ def dg_survives_all_frictions(frame: pd.DataFrame) -> Finding:
     """All at intensity 0.3: DG's error is below 1%, and a tenth of PPO's and of PMPO's, or near; theirs are below
     PG's, at 95%."""
     rough = under(frame, "all", LEVEL)
-    errors = by_setting(rough, "error", ALL)
-    if few := unready(errors, ALL):
+    errors = by_setting(rough, "error", ROUGH)
+    if few := unready(errors, ROUGH):
         return few
     factors = {key: factor(errors[key], errors["dg"]) for key in ("ppo", "pmpo")}
     gaps = {key: paired(errors[key], errors["pg"]) for key in ("ppo", "pmpo")}
@@ -189,7 +189,7 @@ def dg_survives_all_frictions(frame: pd.DataFrame) -> Finding:
         parts.append((f"{style.name(key)} below PG: {points(gaps[key])}", below(gaps[key], 0)))
     return found(
         parts,
-        "final errors: " + ", ".join(f"{style.name(key)} {errors[key].mean():.1%}" for key in ALL),
+        "final errors: " + ", ".join(f"{style.name(key)} {errors[key].mean():.1%}" for key in ROUGH),
         least,
         **scope(rough, errors),
     )

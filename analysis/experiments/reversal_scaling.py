@@ -8,7 +8,7 @@ import pandas as pd
 
 from analysis import lengths, plots, style
 from analysis.judge import DIST, Finding, claim, found, scope, unready
-from analysis.settings import ALL, LEVEL, REVERSAL, under
+from analysis.settings import LEVEL, REVERSAL, ROUGH, under
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,15 +50,15 @@ def dg_goes_farthest_under_frictions(frame: pd.DataFrame) -> Finding:
     """All at intensity 0.3. Each relation of the order is a part of the claim."""
     every = under(frame, "all", LEVEL)
     rough = every[every["task.vocab"] == 2]
-    solved = lengths.lengths(rough, ALL)
-    if few := unready(solved, ALL):
+    solved = lengths.lengths(rough, ROUGH)
+    if few := unready(solved, ROUGH):
         return few
     grid = lengths.grid_of(rough)
     return found(
         lengths.descending(solved, grid, ("dg", "pmpo", "ppo", "pg")),
         f"{lengths.solved(rough)}: {lengths.means(solved)} (lengths tried: {lengths.tried(rough)})"
         + "".join(
-            f"; M = {vocab:g}: {lengths.means(lengths.lengths(group, ALL))}"
+            f"; M = {vocab:g}: {lengths.means(lengths.lengths(group, ROUGH))}"
             for vocab, group in every.groupby("task.vocab")
             if vocab != 2
         ),
