@@ -90,10 +90,10 @@ CLAIMS: dict[str, Claim] = {}
 """Those of the experiments that are loaded: analysis.experiments.claims() loads them all."""
 
 
-def order(id: str) -> tuple[bool, int, str]:
-    """J before D, by number; what has none last."""
-    number = re.match(r"[JD](\d+)", id)
-    return (id[0] != "J", int(number[1]) if number else 99, id)
+def order(id: str) -> tuple[int, str, float, str]:
+    """J, D, then the others by letter; each by number, what has none last."""
+    letter, number = id[0], re.match(r"[A-Z](\d+)", id)
+    return ("JD".find(letter) % 3, letter, int(number[1]) if number else math.inf, id)
 
 
 def claim(id: str, text: str, paper: str, figure: str, *, version: str, where: Columns) -> Callable[[Check], Check]:
@@ -183,6 +183,11 @@ def below(interval: Interval, bound: float) -> bool | None:
 def above(interval: Interval, bound: float) -> bool | None:
     """Whether a mean is above a bound, where its interval tells."""
     return True if interval.low > bound else False if interval.high <= bound else None
+
+
+def lower(interval: Interval, other: Interval) -> bool | None:
+    """Whether one mean is below another, where their intervals do not overlap."""
+    return True if interval.high < other.low else False if interval.low > other.high else None
 
 
 def within(interval: Interval, value: float, margin: float) -> bool | None:

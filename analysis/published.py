@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis.stats import Interval, resampled
 from analysis.tables import SETTING, matching
 
 POINTS = Path(__file__).parent / "reference" / "points.csv"
@@ -47,3 +48,28 @@ def distance(ours: pd.DataFrame, theirs: pd.DataFrame, value: str) -> float:
         return np.nan
     there = np.interp(np.log(theirs["forward"]), np.log(ours["forward"]), np.log(ours[value]))
     return float(np.exp(np.sqrt(np.mean((there - np.log(theirs["value"])) ** 2))))
+
+
+def spread(runs: pd.DataFrame, theirs: pd.DataFrame, value: str) -> Interval:
+    """The distance of the mean curve over the seeds of a setting, with its interval; a seed that diverged has an error
+    of 1. Open where there is nothing to compare."""
+    runs = runs.assign(**{value: runs[value].fillna(1.0)})[runs["forward"] > 0]
+    table = runs.pivot(index="step", columns="seed", values=value).dropna(axis=1)
+    table = table[table.mean(axis=1) > 0]
+    forward = runs.groupby("step")["forward"].mean().reindex(table.index).to_numpy()
+    theirs = theirs[(theirs["value"] > 0) & theirs["forward"].between(*(forward[[0, -1]] if len(forward) else (1, 0)))]
+    if theirs.empty:
+        return Interval(np.nan, -np.inf, np.inf)
+    at = np.interp(np.log(theirs["forward"]), np.log(forward), np.arange(len(forward)))
+    before, after = np.floor(at).astype(int), np.ceil(at).astype(int)
+    curves = table.to_numpy(dtype=float)
+    least = curves[curves > 0].min() / curves.shape[1]  # what one seed adds to a mean
+
+    share, log = at - before, np.log(theirs["value"].to_numpy())
+
+    def of(drawn: np.ndarray) -> np.ndarray:
+        first, second = np.log(np.maximum(drawn.mean(axis=-1), least)).swapaxes(1, -1)  # points last
+        return np.exp(np.sqrt(np.mean((first + share * (second - first) - log) ** 2, axis=-1)))
+
+    found = resampled(np.stack([curves[before], curves[after]]), of)
+    return Interval(found.mean, max(1.0, min(found.low, found.mean)), found.high)

@@ -33,7 +33,7 @@ def bootstrap(values: ArrayLike, level: float = 0.95) -> Interval:
     sample = np.asarray(values, dtype=float)
     if not len(sample):
         return Interval(np.nan, -np.inf, np.inf)
-    return _interval(sample, lambda drawn: drawn.mean(axis=-1), level)
+    return resampled(sample, lambda drawn: drawn.mean(axis=-1), level)
 
 
 def factor(theirs: pd.Series, ours: pd.Series, level: float = 0.95) -> Interval:
@@ -42,12 +42,12 @@ def factor(theirs: pd.Series, ours: pd.Series, level: float = 0.95) -> Interval:
     Seeds are drawn in pairs. The interval is made on the logarithm, where a factor and its inverse are equally far.
     """
     both = pd.concat([theirs, ours], axis=1).dropna().to_numpy(dtype=float).clip(RESOLUTION)
-    logs = _interval(both.T, lambda drawn: np.log(drawn[0].mean(axis=-1) / drawn[1].mean(axis=-1)), level)
+    logs = resampled(both.T, lambda drawn: np.log(drawn[0].mean(axis=-1) / drawn[1].mean(axis=-1)), level)
     return Interval(*np.exp([logs.mean, logs.low, logs.high]))
 
 
-def _interval(sample: np.ndarray, of: Callable[[np.ndarray], np.ndarray], level: float) -> Interval:
-    """Of a statistic that reduces the last axis, along which the sample is drawn."""
+def resampled(sample: np.ndarray, of: Callable[[np.ndarray], np.ndarray], level: float = 0.95) -> Interval:
+    """The interval of a statistic that reduces the last axis, along which the sample is drawn."""
     n, value = sample.shape[-1], float(of(sample))
     if n < 2:
         return Interval(value, -np.inf, np.inf)

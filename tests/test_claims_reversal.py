@@ -5,31 +5,109 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 
-from analysis.experiments import mnist_frictions, reversal_frictions, reversal_scaling
+from analysis import lengths as longest
+from analysis import published
+from analysis.experiments import joy_10, mnist_frictions, reversal_frictions, reversal_scaling
 from analysis.judge import INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED
+from analysis.settings import LEVEL
 from analysis.tables import AmbiguousRows
-from tests.worlds import CLAIMS, PATTERNS, SEEDS, World, dgk, frame, runs
+from tests.worlds import CLAIMS, PATTERNS, SEEDS, World, dgk, frame, runs, traced
 
 TASK = {"task.name": "reversal", "task.target": "reverse", "task.layers": 3, "task.width": 64}
-TASK |= {"task.length": 10, "task.vocab": 2}
+TASK |= {"task.length": 10, "task.vocab": 2, "task.credit": "to_first_error", "task.kappa": 1.0}
 ANSWERS = {"gate.unit": "sequence"}
 GATE, PRICE = TASK | dgk(0.03) | ANSWERS, TASK | dgk(None, 0.0) | ANSWERS
 TOKENS = TASK | dgk(0.03) | {"gate.unit": "token"}
+PRICE_TOKENS = PRICE | {"gate.unit": "token"}
 
 
 def methods(**ends):
     return [(TASK | {"method.name": name}, end) for name, end in ends.items()]
 
 
-def curves(gap, ratio, others, noise=0.0, drift=0.0):
-    """J9: DG-K ends a gap above DG, which needs `ratio` times its backward passes; the others end so far above it."""
+def curves(gap, ratio, others, noise=0.0, drift=0.0, **each):
+    """J9: DG-K ends a gap above DG, which needs `ratio` times its backward passes; the others end so far above it, or
+    each so far as it is said."""
     ours = 0.003 + gap
     return frame(
         runs(TASK | {"method.name": "dg"}, 0.003, reach=0.3),
         runs(GATE, ours, noise=noise, reach=0.3 / 0.03 / ratio, backward=3e4, drift=drift),
         runs(TOKENS, 0.9),
-        *(runs(columns, ours + others) for columns, _ in methods(pg=0, ppo=0, pmpo=0)),
+        runs(PRICE, 0.9),
+        *(
+            runs(columns, ours + gap)
+            for columns, gap in methods(**dict.fromkeys(("pg", "ppo", "pmpo"), others) | dict(each))
+        ),
     )
+
+
+FIGURE_8 = published.published(published.JOY_PAPER, "Fig. 8", "reward_error")
+
+
+def units(answers, tokens, noise=0.0, price=None):
+    """J9-unit: published curves times a factor, by answer and by token; at λ = 0 the same, or another pair."""
+    cells = []
+    for pair, factors in (((GATE, TOKENS), (answers, tokens)), ((PRICE, PRICE_TOKENS), price or (answers, tokens))):
+        for place, (columns, off) in enumerate(zip(pair, factors, strict=True)):
+            cells.append(traced(columns, published.of(FIGURE_8, columns), off, noise=noise, pattern=place))
+    return frame(*cells, runs(TASK | dgk(0.1) | ANSWERS, 0.001), runs(TASK | {"method.name": "dg"}, 0.001))
+
+
+def sparse(paid, idle, noise=0.0):
+    """J9-sparse: the share of answers in a graph at λ = 0, and of those without advantage in the last batch; on the
+    way, by token and at a rate the other way round."""
+    cells = []
+    for columns, bought, solved in ((PRICE, paid, idle), (PRICE_TOKENS, 0.2 - paid, 1 - idle), (GATE, 0.5, 0.5)):
+        made = frame(runs(columns, 0.001, backward=bought * 1e6))
+        last = made["step"] == made["steps"]
+        spread = noise * PATTERNS[0][made["seed"]]
+        share = np.where(last, solved + spread, 1 - solved)
+        backward = np.where(last, made["backward"] + 1e6 * spread, 1e6 * bought)
+        cells.append(made.assign(zero_advantage=share, backward=backward))
+    return pd.concat(cells, ignore_index=True)
+
+
+SHARES = TASK | {"task.credit": "share"}
+
+
+def shares(lead, order, noise=0.0):
+    """G1-share: PG's error over DG's, and over it that of PMPO at α = 0.6; at α = 0.5 it is the other way round."""
+    pmpo = SHARES | {"method.name": "pmpo", "method.alpha": 0.6}
+    short = {"steps": 1000, "forward": 1e5, "backward": 1e5}
+    return frame(
+        runs(SHARES | {"method.name": "dg"}, 0.0004, **short),
+        runs(SHARES | {"method.name": "pg"}, 0.0004 * lead, noise=noise * 0.0004 * lead, **short),
+        runs(SHARES | {"method.name": "ppo"}, 0.9, **short),
+        runs(pmpo, 0.0004 * lead * order, noise=noise * 0.0004 * lead * order, pattern=1, **short),
+        runs(pmpo | {"method.alpha": 0.5}, 0.0004 * lead / order, **short),
+    )
+
+
+LARGE = {"H": {"task.length": 50, "task.vocab": 2}, "M": {"task.length": 10, "task.vocab": 50}}
+
+
+def sizes(pg, pmpo, noise=0.0):
+    """G1-size: errors over DG's for long prompts and for large vocabularies, (H, M) of each; at other sizes the other
+    way round."""
+    cells = []
+    small, both = {"task.length": 10, "task.vocab": 2}, {"task.length": 50, "task.vocab": 50}
+    for size, place in ((LARGE["H"], 0), (LARGE["M"], 1), (small, None), (both, None)):
+        for pattern, (name, ratios) in enumerate((("dg", (1, 1)), ("pg", pg), ("pmpo", pmpo))):
+            ratio = 1 / ratios[0] if place is None else ratios[place]
+            end = 0.01 * ratio
+            cells.append(runs(SHARES | size | {"method.name": name}, end, noise=noise * end, pattern=pattern))
+    return frame(*cells)
+
+
+def terminal(dg, ppo, noise=0.0):
+    """T1: errors of DG and of PPO with one update per batch and with four; with two, and of the others, anything."""
+    cells = []
+    for epochs, ours, theirs in ((1, dg[0], ppo[0]), (4, dg[1], ppo[1]), (2, 0.5, 0.2)):
+        task = TASK | {"task.credit": "share", "task.length": 5, "task.kappa": 0.0, "optimizer.epochs": epochs}
+        cells.append(runs(task | {"method.name": "dg"}, ours, noise=noise))
+        cells.append(runs(task | {"method.name": "ppo"}, theirs, noise=noise, pattern=1))
+        cells += [runs(task | columns, 0.3) for columns in ({"method.name": "pg"}, dgk(0.03) | ANSWERS, PRICE | task)]
+    return frame(*cells)
 
 
 LENGTHS = (3, 5, 8, 12, 20)
@@ -41,7 +119,7 @@ def scaling(tops, friction="none", intensity=np.nan, vocab=2, backward=None):
     for name, top in tops.items():
         tops_by_seed = np.broadcast_to(np.asarray(top, dtype=float), SEEDS)
         for length in LENGTHS:
-            columns = GATE if name == "dgk" else TASK | {"method.name": name}
+            columns = {"dgk": GATE, "free": PRICE}.get(name, TASK | {"method.name": name})
             choice = {"choice.friction": friction, "choice.intensity": intensity, "solved": 0.05, "last": 20}
             place = {"task.length": length, "task.vocab": vocab}
             ends = np.where(tops_by_seed >= length, 0.001, 0.4)
@@ -65,19 +143,20 @@ KINDS = ("staleness", "actor_bugs", "reward_corruption", "rare_discovery", "all"
 
 
 def frictions(ends, noise=None, kinds=KINDS, reach=None, drift=0.0, elsewhere=0.5):
-    """D4, D5: errors under frictions of intensity 0.25. DG falls to 30% after the share `reach` of its budget. The
-    same methods elsewhere: clean, at intensity 0.75, and with junk punished."""
+    """D4, D5: errors under frictions of intensity 0.3. DG falls to 30% after the share `reach` of its budget. The
+    same methods elsewhere: clean, at intensity 0.6, always so late, and with junk punished."""
     cells = []
     for place, (columns, end) in enumerate(methods(**ends)):
         ours = columns["method.name"] == "dg"
         for kind in kinds:
-            choice = {"choice.friction": kind, "choice.intensity": 0.25}
+            choice = {"choice.friction": kind, "choice.intensity": LEVEL}
             course = {"target": 0.3, "reach": reach, "drift": drift} if ours else {}
             spread = (noise or {}).get(columns["method.name"], 0.0)
             cells.append(runs(columns | choice, end, noise=spread, pattern=place, **course))
-            cells.append(runs(columns | choice | {"choice.intensity": 0.75}, elsewhere))
-        cells.append(runs(columns | {"choice.friction": "none", "choice.intensity": 0.25}, elsewhere))
-        cells.append(runs(columns | {"choice.friction": "penalised_bugs", "choice.intensity": 0.25}, elsewhere))
+            cells.append(runs(columns | choice | {"choice.intensity": 0.6}, elsewhere))
+        cells.append(runs(columns | {"choice.friction": "none", "choice.intensity": LEVEL}, elsewhere))
+        for kind in ("penalised_bugs", "staleness_fixed"):
+            cells.append(runs(columns | {"choice.friction": kind, "choice.intensity": LEVEL}, elsewhere))
     return frame(*cells)
 
 
@@ -90,7 +169,7 @@ ORDER = {"dgk": 12, "dg": 12, "pmpo": 8, "ppo": 5, "pg": 3}
 REVERSED = {"dgk": 3, "dg": 5, "pmpo": 8, "ppo": 12, "pg": 20}
 EQUAL_COST = dict.fromkeys(ORDER, 3e4)
 SCATTER = {name: np.where(PATTERNS[place] > 0, 12, 3) for place, name in enumerate(ORDER)}
-ROUGH = {"friction": "all", "intensity": 0.25}
+ROUGH = {"friction": "all", "intensity": LEVEL}
 
 
 def rough(tops, **options):
@@ -98,7 +177,7 @@ def rough(tops, **options):
     ours = {name: top for name, top in tops.items() if name != "dgk"}
     back = dict(zip(ours, list(ours.values())[::-1], strict=True))
     return pd.concat(
-        [scaling(ours, **ROUGH), scaling(back), scaling(back, "all", 0.75), scaling(back, **ROUGH, vocab=4)]
+        [scaling(ours, **ROUGH), scaling(back), scaling(back, "all", 0.6), scaling(back, **ROUGH, vocab=4)]
     )
 
 
@@ -107,10 +186,43 @@ WORLDS = [
     World("J9", "false", lambda: curves(0.02, 20, 0.003), NOT, "fffff", 20),
     World("J9", "noisy", lambda: curves(0.002, 20, 0.003, noise=0.01, drift=0.5), INCONCLUSIVE, "ooooo", 20),
     World("J9", "tracks, and costs", lambda: curves(0.002, 20, 0.03), PARTLY, "hfhhh", 20),
-    World("J10", "true", lambda: scaling(ORDER), REPRODUCED, 8 * "h", 0),
-    World("J10", "false", lambda: scaling(REVERSED, backward=EQUAL_COST), NOT, 8 * "f", -2),
-    World("J10", "noisy", lambda: scaling(SCATTER, backward=EQUAL_COST), INCONCLUSIVE, 8 * "o", 0),
-    World("J10", "by backward passes alone", lambda: scaling(REVERSED), PARTLY, "ffff" + "hhhh", -2),
+    World("J9", "PPO alone keeps up", lambda: curves(0.002, 33, 0.03, ppo=0.003), PARTLY, "hhhfh", 33),
+    World("J9-unit", "true", lambda: units(1.1, 12), REPRODUCED, "hhhh", 12 * 0.000825),
+    World("J9-unit", "false", lambda: units(12, 1.1), NOT, "ffff", 1.1 * 0.000825),
+    World("J9-unit", "noisy", lambda: units(2, 6, noise=0.9), INCONCLUSIVE, "oooo", 6 * 0.000825),
+    World("J9-unit", "by less than ten", lambda: units(1.1, 10), PARTLY, "fhfh", 10 * 0.000825),
+    World("J9-unit", "lower, and as far", lambda: units(1 / 15, 2), PARTLY, "hfhf", 2 * 0.000825),
+    World("J9-unit", "at a rate alone", lambda: units(1.1, 12, price=(12, 1.1)), PARTLY, "hhff", 12 * 0.000825),
+    World("J9-sparse", "true", lambda: sparse(0.09, 0.51), REPRODUCED, "hh", 0.09),
+    World("J9-sparse", "false", lambda: sparse(0.11, 0.49), NOT, "ff", 0.11),
+    World("J9-sparse", "noisy", lambda: sparse(0.09, 0.51, noise=0.08), INCONCLUSIVE, "oo", 0.09),
+    World("J9-sparse", "groups are not solved", lambda: sparse(0.067, 0.3), PARTLY, "hf", 0.067),
+    World("J10", "true", lambda: scaling(ORDER | {"free": 3}), REPRODUCED, 7 * "h", 0),
+    World("J10", "false", lambda: scaling(REVERSED, backward=EQUAL_COST), NOT, 7 * "f", -2),
+    World("J10", "noisy", lambda: scaling(SCATTER, backward=EQUAL_COST), INCONCLUSIVE, 7 * "o", 0),
+    World("J10", "by backward passes alone", lambda: scaling(REVERSED), PARTLY, "fff" + "hhhh", -2),
+    World("J10", "PPO and PG change places", lambda: scaling(ORDER | {"ppo": 3, "pg": 5}), REPRODUCED, 7 * "h", 0),
+    World(
+        "J10",
+        "PPO goes as far",
+        lambda: scaling(ORDER | {"ppo": 12}, backward=EQUAL_COST),
+        PARTLY,
+        "hhhhhfh",
+        0,
+    ),
+    World("G1-share", "true", lambda: shares(76, 1.1), REPRODUCED, "hh", 76),
+    World("G1-share", "false", lambda: shares(74, 0.9), NOT, "ff", 74),
+    World("G1-share", "noisy", lambda: shares(70, 1.1, noise=0.6), INCONCLUSIVE, "oo", 70),
+    World("G1-share", "PMPO below PG", lambda: shares(100, 0.9), PARTLY, "hf", 100),
+    World("G1-size", "true", lambda: sizes((20, 6), (1.1, 10)), REPRODUCED, "hhhh", 20),
+    World("G1-size", "false", lambda: sizes((0.5, 0.9), (0.9, 0.1)), NOT, "ffff", 0.5),
+    World("G1-size", "noisy", lambda: sizes((1.2, 1.1), (1.1, 1.2), noise=0.4), INCONCLUSIVE, "oooo", 1.2),
+    World("G1-size", "PG leads at M", lambda: sizes((20, 0.9), (30, 10)), PARTLY, "hhfh", 20),
+    World("T1", "true", lambda: terminal((0.09, 0.48), (0.08, 0.47)), REPRODUCED, "hhhh", 0.01),
+    World("T1", "false", lambda: terminal((0.11, 0.09), (0.11, 0.5)), NOT, "ffff", 0.0),
+    World("T1", "noisy", lambda: terminal((0.09, 0.11), (0.08, 0.1), noise=0.04), INCONCLUSIVE, "oooo", 0.01),
+    World("T1", "by less than half a point", lambda: terminal((0.05, 0.48), (0.046, 0.47)), PARTLY, "fhhh", 0.004),
+    World("T1", "four do no harm", lambda: terminal((0.05, 0.05), (0.01, 0.4)), PARTLY, "hfhf", 0.04),
     World("J11", "true", lambda: vocabulary(0.01, 0.012, 0.013), REPRODUCED, "hh", -0.001),
     World("J11", "false", lambda: vocabulary(0.01, 0.04, 0.039), NOT, "ff", 0.001),
     World("J11", "noisy", lambda: vocabulary(0.01, 0.012, 0.013, noise=0.01), INCONCLUSIVE, "oo", -0.001),
@@ -170,7 +282,7 @@ def test_a_missing_friction_is_named_with_the_method():
     made = frictions({"dg": 0.01, "pg": 0.3, "ppo": 0.3, "pmpo": 0.08}, kinds=("staleness", "actor_bugs"))
     record = CLAIMS["D4"].judge(made)
     assert record["verdict"] == NOT_RUN
-    assert "PPO, friction=rare_discovery, intensity=0.25" in record["detail"]
+    assert f"PPO, friction=rare_discovery, intensity={LEVEL}" in record["detail"]
     assert "staleness" not in record["detail"]
 
 
@@ -179,13 +291,13 @@ def test_a_missing_friction_is_named_with_the_method():
 
 def test_the_longest_length_is_the_last_before_the_first_that_is_not_solved():
     made = scaling({"dg": 8})
-    assert set(reversal_scaling.longest(made)) == {8.0}
-    assert set(reversal_scaling.longest(scaling({"dg": 0}))) == {0.0}
+    assert set(longest.longest(made)) == {8.0}
+    assert set(longest.longest(scaling({"dg": 0}))) == {0.0}
     broken = made.assign(error=made["error"].mask(made["task.length"] == 5, 0.4))
-    assert set(reversal_scaling.longest(broken)) == {3.0}
+    assert set(longest.longest(broken)) == {3.0}
     partial = made[(made["seed"] != 0) | (made["task.length"] == 5)]  # a seed of another figure, at one length
-    assert set(reversal_scaling.longest(partial)) == {8.0}
-    assert len(reversal_scaling.longest(partial)) == SEEDS - 1
+    assert set(longest.longest(partial)) == {8.0}
+    assert len(longest.longest(partial)) == SEEDS - 1
 
 
 @pytest.mark.parametrize(("budget", "lengths"), [(0.49, 0), (0.51, 3), (0.76, 5), (2.0, 8)])
@@ -195,14 +307,14 @@ def test_a_length_counts_within_a_budget_once_what_it_took_is_paid_for(budget, l
     for length, reach, spent in ((3, 0.5, 1e6), (5, 0.375, 2e6), (8, 0.25, 4e6), (12, None, 1e6)):
         columns = TASK | {"method.name": "dg", "task.length": length, "solved": 0.05}
         cells.append(runs(columns, 0.4 if reach is None else 0.001, reach=reach, backward=spent))
-    assert set(reversal_scaling.longest(frame(*cells), "backward", budget * 1e6)) == {lengths}
+    assert set(longest.longest(frame(*cells), "backward", budget * 1e6)) == {lengths}
 
 
 def test_two_cells_of_one_length_are_refused():
     made = scaling({"dg": 8})
     other = made.assign(**{"optimizer.lr": 0.2, "cell": made["cell"] + "′"})
     with pytest.raises(AmbiguousRows, match=r"optimizer\.lr \(0.1, 0.2\)"):
-        reversal_scaling.longest(pd.concat([made.assign(**{"optimizer.lr": 0.1}), other]))
+        longest.longest(pd.concat([made.assign(**{"optimizer.lr": 0.1}), other]))
 
 
 def test_a_search_that_is_not_finished_is_not_judged():
@@ -218,10 +330,10 @@ def test_seeds_that_all_agree_have_room_up_to_the_next_length_unless_there_are_s
     grid = [3.0, 5.0, 8.0, 12.0]
     for seeds, spread in ((6, (4, 4)), (5, (0, 8)), (3, (0, 8))):
         lengths = pd.DataFrame({"a": [12.0] * seeds, "b": [8.0] * seeds})
-        gap = reversal_scaling._gap(lengths, "a", "b", grid)
+        gap = longest.gap(lengths, "a", "b", grid)
         assert (gap.mean, gap.low, gap.high) == (4, *spread)  # b short of 12: 12 − 12; a short of 16: 16 − 8
     scattered = pd.DataFrame({"a": [12.0, 8.0, 12.0], "b": [8.0, 8.0, 8.0]})
-    gap = reversal_scaling._gap(scattered, "a", "b", grid)
+    gap = longest.gap(scattered, "a", "b", grid)
     assert gap.low < gap.mean < gap.high
     assert gap.mean == pytest.approx(8 / 3)
 
@@ -243,9 +355,9 @@ def test_frictions_are_told_by_what_was_asked_for_and_clean_runs_are_intensity_0
     table = reversal_frictions.select(made.assign(friction="none"))
     means = table[table["kind"] == "mean"].set_index(["friction", "method.name", "intensity"])["error"]
     for kind in KINDS:
-        assert means[kind, "dg"].to_dict() == pytest.approx({0.0: 0.4, 0.25: 0.1, 0.75: 0.4})
-        assert means[kind, "is_pg_uncapped", 0.25] == pytest.approx(0.2)
-    assert means["penalised_bugs", "dg"].to_dict() == pytest.approx({0.0: 0.4, 0.25: 0.4})
+        assert means[kind, "dg"].to_dict() == pytest.approx({0.0: 0.4, LEVEL: 0.1, 0.6: 0.4})
+        assert means[kind, "is_pg_uncapped", LEVEL] == pytest.approx(0.2)
+    assert means["penalised_bugs", "dg"].to_dict() == pytest.approx({0.0: 0.4, LEVEL: 0.4})
     drawn = reversal_frictions.plot(table).axes[0].lines  # a line and its seeds for each of two methods
     assert [len(line.get_xdata()) for line in drawn] == [3, 3 * SEEDS] * 2
     plt.close("all")
@@ -255,22 +367,23 @@ def test_frictions_are_told_by_what_was_asked_for_and_clean_runs_are_intensity_0
 
 def test_the_frictions_of_mnist_are_told_by_what_was_asked_for():
     made = frictions({"dg": 0.1, "pg": 0.3}, kinds=KINDS[1:], elsewhere=0.4)
-    made = made[~made["choice.friction"].isin(["none", "penalised_bugs"])]
+    made = made[~made["choice.friction"].isin(["none", "penalised_bugs", "staleness_fixed"])]
     table = mnist_frictions.select(made.assign(friction="staleness"))
     means = table.set_index(["friction", "method.name", "intensity"])
     assert means["error"].to_dict() == pytest.approx(
         {(kind, name, level): end for kind in KINDS[1:] for name, low in (("dg", 0.1), ("pg", 0.3))
-         for level, end in ((0.25, low), (0.75, 0.4))}
+         for level, end in ((LEVEL, low), (0.6, 0.4))}
     )  # fmt: skip
     assert "actor bugs: DG 10.00%" in mnist_frictions.measured(table)
     assert all(len(axes.lines) == 2 for axes in mnist_frictions.plot(table).axes)
     plt.close("all")
 
 
-def test_the_scaling_figure_tells_clean_from_rough_by_what_was_asked_for():
+def test_the_scaling_figures_tell_clean_from_rough_by_what_was_asked_for():
     made = pd.concat([scaling({"dg": 12}), scaling({"dg": 5}, **ROUGH)]).assign(friction="none")
-    table = reversal_scaling.select(made)
-    ends = table[table["cost"] == "forward"].sort_values("budget").groupby("friction")["longest"].last()
-    assert ends.to_dict() == {"none": 12.0, "all": 5.0}
-    assert len(reversal_scaling.plot(table).axes) == 6
+    for module in (reversal_scaling, joy_10):
+        table = module.select(made)
+        ends = table[table["cost"] == "forward"].sort_values("budget").groupby("friction")["longest"].last()
+        assert ends.to_dict() == {"none": 12.0, "all": 5.0}
+    assert [len(module.plot(table).axes) for module in (reversal_scaling, joy_10)] == [3, 2]
     plt.close("all")

@@ -39,9 +39,12 @@ def runs(
     forward: float = 1e6,
     backward: float = 1e6,
     screened: float = 0.0,
+    column: str = "error",
+    **others: Any,
 ) -> list[dict[str, Any]]:
     """The runs of a cell: errors that end at `end` ± `noise`, and fall to the target after the share `reach` of the
-    budget, exactly between two evaluations; every cost is e^(± drift) times what it should be."""
+    budget, exactly between two evaluations; every cost is e^(± drift) times what it should be. Where another column has
+    the errors, the error is among the others: columns that are the same at every evaluation."""
     ends = np.broadcast_to(np.asarray(end, dtype=float), SEEDS) + noise * PATTERNS[pattern]
     scale = np.exp(drift * PATTERNS[pattern])
     rows = []
@@ -51,11 +54,35 @@ def runs(
             course.insert(2, (2 * reach - FIRST, target**2 / 0.5))
         rows += [
             columns
-            | {"cell": json.dumps(columns), "steps": steps, "seed": seed, "step": round(share * steps), "error": error}
+            | {"cell": json.dumps(columns), "steps": steps, "seed": seed, "step": round(share * steps), column: error}
             | {"forward": share * forward * scale[seed], "backward": share * backward * scale[seed]}
             | {"screened": share * screened * scale[seed], "seconds_rollout": share}
+            | others
             for share, error in course
         ]
+    return rows
+
+
+def traced(
+    columns: dict[str, Any],
+    points: pd.DataFrame,
+    off: float,
+    *,
+    noise: float = 0.0,
+    pattern: int = 0,
+    column: str = "error",
+    steps: int = 10_000,
+) -> list[dict[str, Any]]:
+    """The runs of a cell whose curve is published points times a factor, off · (1 ± noise)."""
+    theirs = points[points["forward"] > 0].sort_values("forward")
+    common = columns | {"cell": json.dumps(columns), "steps": steps, "screened": 0.0, "error": 0.5, column: 0.9}
+    rows = []
+    for seed in range(SEEDS):
+        scale = off * (1 + noise * PATTERNS[pattern][seed])
+        rows.append(common | {"seed": seed, "step": 0, "forward": 0.0, "backward": 0.0})
+        for forward, value in zip(theirs["forward"], theirs["value"], strict=True):
+            place = {"step": round(forward / theirs["forward"].max() * steps), "forward": forward, "backward": forward}
+            rows.append(common | place | {"seed": seed, column: scale * value})
     return rows
 
 
