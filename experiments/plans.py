@@ -30,9 +30,14 @@ def experiments() -> list[str]:
 
 def plan(figure: str, scale: str, overrides: Sequence[str]) -> list[Job]:
     """The jobs that a figure needs as far as its logs tell now, written down for the figures to read."""
-    jobs = needed(_climbs(figure, scale, overrides))
+    jobs = needed_now(figure, scale, overrides)
     write_plan(Path(jobs[0].launch.runs), plan_of(figure, jobs, overrides))
     return jobs
+
+
+def needed_now(figure: str, scale: str, overrides: Sequence[str]) -> list[Job]:
+    """The jobs that a figure needs as far as its logs tell now."""
+    return needed(_climbs(figure, scale, overrides))
 
 
 def compose_all(figures: Sequence[str], scale: str, overrides: Sequence[str]) -> None:

@@ -7,8 +7,11 @@ runs/<task>/<cell>-s<first>-<last>/
     checkpoint.pt   only while there is something left to do
 runs/plans/<scale>/<figure>.json
                     the cells that a figure shows
+
+A results folder holds the same, compressed, with a manifest: archive.py. Whatever reads runs reads either.
 """
 
+from kondo.lab.records.archive import MANIFEST, is_results, opened, read_manifest
 from kondo.lab.records.files import (
     CHECKPOINT,
     CONFIG,
@@ -39,7 +42,8 @@ from kondo.lab.records.folders import (
     run_folders,
     run_path,
 )
-from kondo.lab.records.plans import Plan, composed_path, plan_path, read_plan, read_plans, write_plan
+from kondo.lab.records.plans import Plan, composed_path, plan_path, planned, read_plan, read_plans, write_plan
+from kondo.lab.records.publication import Experiment, Refused, check_whole, publish, read_experiment
 from kondo.lab.records.runs import Run, checked_run, read_log, read_run, read_runs
 from kondo.lab.records.status import (
     FINISHED,
@@ -58,15 +62,19 @@ __all__ = [
     "FINISHED",
     "LOCK",
     "LOG",
+    "MANIFEST",
     "STATUS",
     "UNFINISHED",
     "Damaged",
+    "Experiment",
     "Plan",
+    "Refused",
     "Rows",
     "Run",
     "RunBusy",
     "begun",
     "cell_of",
+    "check_whole",
     "checked_run",
     "claim",
     "completed",
@@ -76,13 +84,19 @@ __all__ = [
     "give_up",
     "has_checkpoint",
     "in_training",
+    "is_results",
     "key_of",
     "locked",
     "make_folder",
+    "opened",
     "parse_status",
     "plan_path",
+    "planned",
+    "publish",
+    "read_experiment",
     "read_json",
     "read_log",
+    "read_manifest",
     "read_plan",
     "read_plans",
     "read_run",

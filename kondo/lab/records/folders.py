@@ -17,6 +17,7 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+from kondo.lab.records.archive import archived_runs, is_results, read_file
 from kondo.lab.records.files import (
     CHECKPOINT,
     CONFIG,
@@ -63,7 +64,13 @@ def cell_of(folder: Path) -> str:
 
 
 def run_folders(runs: Path, cells: Iterable[str] | None = None) -> list[Path]:
-    """Every run folder, or those of the given cells."""
+    """Every run folder, or those of the given cells; of a results folder their paths in its archives."""
+    if is_results(runs):
+        try:
+            return list(archived_runs(runs, cells).values())
+        except Damaged as problem:
+            say_once(str(problem))
+            return []
     if cells is None:
         return sorted(runs.glob(f"*/{'?' * 12}-s*-*"))
     return sorted(folder for cell in cells for folder in runs.glob(f"*/{cell}-s*-*"))
@@ -116,7 +123,7 @@ def check_seeds(config: Mapping[str, Any], first: int, last: int) -> None:
 
 def config_text(folder: Path) -> str:
     """The saved config as it stands, "" where there is none."""
-    return (read_bytes(folder / CONFIG) or b"").decode(errors="replace")
+    return (read_file(folder / CONFIG) or b"").decode(errors="replace")
 
 
 def completed(folder: Path, config: Mapping[str, Any]) -> str | None:

@@ -9,9 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kondo.lab.records.files import KEY, is_count, is_number, parse_json, read_bytes, say_once, write_atomically
-
-PLANS = "plans"
+from kondo.lab.records.archive import PLANS, SUFFIX, is_results, opened, plan_name, read_file, read_manifest
+from kondo.lab.records.files import KEY, Damaged, is_count, is_number, parse_json, say_once, write_atomically
 
 
 @dataclass(frozen=True)
@@ -36,7 +35,7 @@ class Plan:
 
 
 def plan_path(runs: Path, scale: str, figure: str) -> Path:
-    return runs / PLANS / scale / f"{figure}.json"
+    return runs / plan_name(scale, figure)
 
 
 def composed_path(runs: Path, scale: str, figure: str) -> Path:
@@ -47,32 +46,61 @@ def composed_path(runs: Path, scale: str, figure: str) -> Path:
 def write_plan(runs: Path, plan: Plan) -> None:
     """Write a plan down, unless it is there as it is."""
     path = plan_path(runs, plan.scale, plan.figure)
-    text = json.dumps(asdict(plan), indent=1, ensure_ascii=False)
+    text = plan_text(plan)
     if not path.exists() or path.read_bytes() != text.encode():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
 
 
+def plan_text(plan: Plan) -> str:
+    """A plan as it is written down."""
+    return json.dumps(asdict(plan), indent=1, ensure_ascii=False)
+
+
+def planned(runs: Path) -> list[tuple[str, str]]:
+    """(scale, figure) of every plan in a folder of runs or of results."""
+    if is_results(runs):
+        try:
+            return sorted((entry["scale"], name) for name, entry in read_manifest(runs).items())
+        except Damaged as problem:
+            say_once(str(problem))
+            return []
+    paths = [path for path in sorted((runs / PLANS).glob("*/*.json")) if not path.name.startswith(".")]
+    return [(path.parent.name, path.stem) for path in paths]
+
+
 def read_plans(runs: Path) -> list[Plan]:
     """Every plan that can be read, at any scale."""
-    paths = [path for path in sorted((runs / PLANS).glob("*/*.json")) if not path.name.startswith(".")]
-    plans = [read_plan(runs, path.parent.name, path.stem) for path in paths]
+    plans = [read_plan(runs, scale, figure) for scale, figure in planned(runs)]
     return [plan for plan in plans if plan is not None]
 
 
 def read_plan(runs: Path, scale: str, figure: str) -> Plan | None:
     """The plan of a figure; None where there is none, or none that can be read, which is then told on stderr."""
     path = plan_path(runs, scale, figure)
-    if not path.exists():
+    if is_results(runs):
+        if (scale, figure) not in planned(runs):
+            return None
+        path = plan_path(runs / f"{figure}{SUFFIX}", scale, figure)
+        try:
+            opened(runs / f"{figure}{SUFFIX}")
+        except Damaged as problem:
+            say_once(str(problem))
+            return None
+    elif not path.exists():
         return None
-    try:
-        plan = Plan(**parse_json(read_bytes(path) or b""))
-    except (ValueError, TypeError, RecursionError):
-        plan = None
-    if plan is None or not _is_plan(plan):
+    plan = _parsed(read_file(path) or b"")
+    if plan is None:
         say_once(f"{path}: no plan that can be read; make reproduce FIGURES={figure} SCALE={scale} writes it anew")
-        return None
     return plan
+
+
+def _parsed(content: bytes) -> Plan | None:
+    try:
+        plan = Plan(**parse_json(content))
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return plan if _is_plan(plan) else None
 
 
 def _is_plan(plan: Plan) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kondo.lab.records.archive import archive_of, opened, read_file
 from kondo.lab.records.files import (
     CONFIG,
     LOG,
@@ -19,7 +20,6 @@ from kondo.lab.records.files import (
     is_number,
     key_of,
     parse_json,
-    read_bytes,
 )
 from kondo.lab.records.folders import check_seeds, parse_config, parse_name, run_folders
 from kondo.lab.records.status import FINISHED, UNFINISHED, read_status, unchanged
@@ -74,7 +74,8 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_runs(runs: Path, cells: Iterable[str] | None = None) -> tuple[list[Run], list[str]]:
-    """Every sound run, or those of the given cells; and a sentence for each folder that had to be left out."""
+    """Every sound run, or those of the given cells; and a sentence for each folder or archive that had to be left
+    out."""
     sound, damaged = [], []
     for folder in run_folders(runs, cells):
         try:
@@ -83,19 +84,22 @@ def read_runs(runs: Path, cells: Iterable[str] | None = None) -> tuple[list[Run]
             damaged.append(str(problem))
         else:
             sound += [] if run is None else [run]
-    return sound, damaged
+    return sound, list(dict.fromkeys(damaged))
 
 
 def read_run(folder: Path) -> Run | None:
     """A finished run, None where it is not finished (yet); Damaged where its record is not sound."""
+    archive = archive_of(folder)
+    if archive is not None:
+        opened(archive)
     try:
         parse_name(folder.name)
-        if not folder.is_dir():
+        if archive is None and not folder.is_dir():
             raise Damaged("no folder, but a file in its place")
         status = read_status(folder)
-        if status.get("status") in UNFINISHED or not (folder / STATUS).exists():
+        if status.get("status") in UNFINISHED or (archive is None and not (folder / STATUS).exists()):
             return None
-        files = {name: read_bytes(folder / name) for name in (CONFIG, LOG)}
+        files = {name: read_file(folder / name) for name in (CONFIG, LOG)}
         return checked_run(folder.name, {name: held for name, held in files.items() if held is not None}, status)
     except Damaged as problem:
         raise Damaged(f"{folder}: {problem}") from None
@@ -104,7 +108,7 @@ def read_run(folder: Path) -> Run | None:
 def read_log(folder: Path) -> Rows:
     """The rows of a run so far, up to a line that was torn by an interruption: the run will write it again."""
     rows = []
-    for line in (read_bytes(folder / LOG) or b"").splitlines():
+    for line in (read_file(folder / LOG) or b"").splitlines():
         try:
             rows.append(_row(line))
         except Damaged:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from kondo.lab.records.archive import read_file
 from kondo.lab.records.files import (
     STATUS,
     digest,
     is_count,
     is_number,
     json_object,
-    read_bytes,
     say_once,
     write_atomically,
 )
@@ -57,7 +57,7 @@ def parse_status(content: bytes) -> dict[str, Any]:
 
 def read_status(folder: Path) -> dict[str, Any]:
     """What a run's status says that can be true; {} where there is none (yet)."""
-    return parse_status(read_bytes(folder / STATUS) or b"")
+    return parse_status(read_file(folder / STATUS) or b"")
 
 
 def write_status(folder: Path, status: Mapping[str, Any]) -> None:
