@@ -2,12 +2,13 @@
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
-SCALE ?= laptop
+SCALE ?=
 FIGURES ?=
 OVERRIDES ?=
-RUNS ?= runs
+RUNS ?=
 LAUNCHER ?= joblib
 BIN := $(VENV)/bin
+LOGS = $(if $(RUNS),--runs "$(RUNS)") $(if $(SCALE),--scale $(SCALE))
 SUITE := $(VENV)/.suite
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
@@ -21,7 +22,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "error: %s is 
 newer: remove $(VENV) if it is there and add PYTHON=/path/to/python3.11" % ((sys.executable,) + sys.version_info[:2]))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce figures report test test-fast peer-test bench lint format clean
+.PHONY: help setup reproduce figures report test test-fast verify peer-test bench lint format clean
 
 help: ## show this help
 	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder] [LAUNCHER=name]"
@@ -45,13 +46,17 @@ $(READY): $(SUITE)
 	touch $@
 
 reproduce: $(if $(filter joblib,$(LAUNCHER)),$(SUITE),$(READY)) ## train what the figures need, draw them, judge the claims; resumable
-	$(BIN)/python -m experiments.reproduce --scale $(SCALE) $(FIGURES) "runs='$(RUNS)'" hydra/launcher=$(LAUNCHER) $(OVERRIDES)
+	$(BIN)/python -m experiments.reproduce --scale $(or $(SCALE),laptop) $(FIGURES) "runs='$(or $(RUNS),runs)'" hydra/launcher=$(LAUNCHER) $(OVERRIDES)
 
-figures: $(SUITE) ## redraw figures from logs alone
-	$(BIN)/python -m analysis.draw $(FIGURES) --runs "$(RUNS)" --scale $(SCALE)
+figures: $(SUITE) ## redraw figures from logs alone: those in runs/, or the published ones in results/
+	$(BIN)/python -m analysis.draw $(FIGURES) $(LOGS)
 
 report: $(SUITE) ## judge the claims and write the report from logs alone; COMPARE=other/runs shows two sets of logs
-	$(BIN)/python -m analysis.report --runs "$(RUNS)" --scale $(SCALE) $(if $(COMPARE),--compare "$(COMPARE)")
+	$(BIN)/python -m analysis.report $(LOGS) $(if $(COMPARE),--compare "$(COMPARE)")
+
+verify: $(SUITE) ## retrain N=10 published runs, or the cheapest that MINUTES=… allow, and compare; SEED=… draws others
+	$(BIN)/python -m experiments.verify $(if $(RUNS),--results "$(RUNS)") $(if $(N),--number $(N)) \
+	$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 test: $(READY) ## the whole test suite, one process per core
 	$(BIN)/python -m pytest -q -n auto --dist loadfile

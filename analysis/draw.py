@@ -1,6 +1,6 @@
 """Draw figures from logs alone.
 
-    python -m analysis.draw                       # every figure that has runs
+    python -m analysis.draw                       # every figure, from runs/ or, without any, from results/
     python -m analysis.draw bandit_pareto --scale smoke
 
 A figure shows the cells of its plan, which `make reproduce` and `experiments.run -m experiment=…` write into the runs
@@ -28,8 +28,9 @@ from matplotlib.figure import Figure
 
 from analysis import style
 from analysis.experiments import experiments
-from analysis.load import final, read_figure
+from analysis.load import final, read_figure, which_logs
 from kondo.lab.interrupts import held, quietly
+from kondo.lab.records import is_results, planned
 
 SCALES = ("smoke", "laptop", "paper")
 
@@ -130,24 +131,32 @@ def draw_all(
         pool.shutdown(cancel_futures=True)
 
 
+def all_of(runs: Path, scale: str) -> list[str]:
+    """Every figure; of published results every one that was published."""
+    published = {name for each, name in planned(runs) if each == scale}
+    return [name for name in experiments() if name in published or not is_results(runs)]
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="analysis.draw", description="Draw figures from logs alone.")
     parser.add_argument("figures", nargs="*", help=f"which (default all): {', '.join(experiments())}")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
-    parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to draw")
+    parser.add_argument("--runs", type=Path, help="folder of runs or of published results (default: which there is)")
+    parser.add_argument("--scale", choices=SCALES, help="whose plan to draw (default laptop, of results paper)")
     parser.add_argument("--out", type=Path, help="where figures go (default figures/<scale>)")
     asked = parser.parse_args(arguments)
     unknown = set(asked.figures) - set(experiments())
     if unknown:
         parser.error(f"no such figure: {', '.join(sorted(unknown))}; there are: {', '.join(experiments())}")
-    if not asked.runs.is_dir():
-        parser.error(f"--runs {asked.runs}: no such folder")
-    out = asked.out or Path("figures", asked.scale)
+    runs, scale = which_logs(asked.runs, asked.scale)
+    if not runs.is_dir():
+        parser.error(f"--runs {runs}: no such folder")
+    print(f"logs: {runs}, {scale} scale", flush=True)
+    out = asked.out or Path("figures", scale)
     missing = 0
-    for figure, (drawn,) in draw_all(asked.figures or list(experiments()), [(asked.runs, out)], asked.scale):
+    for figure, (drawn,) in draw_all(asked.figures or all_of(runs, scale), [(runs, out)], scale):
         for sentence in drawn.damaged:
             print(f"{figure}: left out: {sentence}")
-        train = f"no finished runs; make reproduce FIGURES={figure} SCALE={asked.scale} trains them"
+        train = f"no finished runs; make reproduce FIGURES={figure} SCALE={scale} trains them"
         print(f"{figure}: {drawn.paths[0] if drawn.paths else drawn.trouble or train}", flush=True)
         missing += not drawn.paths
     return 1 if missing else 0

@@ -9,12 +9,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kondo.lab.records import Plan, Run, read_plan, read_runs
+from kondo.lab.records import Plan, Run, is_results, planned, read_plan, read_runs
 
 OPTIONAL = ("gate.rate", "gate.price", "gate.mode", "gate.priority", "gate.alpha", "gate.unit", "diverged", "error")
 """Columns that some runs do not have."""
 CHOICES = ("task", "method", "friction", "intensity")
 """What a figure asks for by name, each a column choice.…"""
+RUNS, RESULTS = Path("runs"), Path("results")
+"""Where logs are: those trained here, and those that were published."""
+
+
+def which_logs(runs: Path | None, scale: str | None) -> tuple[Path, str]:
+    """Which logs to read, and whose plans: those asked for; else those in runs/, if any has plans of that scale; else
+    the published ones."""
+    if runs is not None:
+        return runs, scale or ("paper" if is_results(runs) else "laptop")
+    here, published = ({scale for scale, _ in planned(root)} for root in (RUNS, RESULTS))
+    if (scale or "laptop") not in here and (scale or "paper") in published:
+        return RESULTS, scale or "paper"
+    return RUNS, scale or "laptop"
 
 
 def load_figure(runs: Path, scale: str, figure: str) -> pd.DataFrame:

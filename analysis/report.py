@@ -26,7 +26,7 @@ import pandas as pd
 from analysis.draw import SCALES, draw_all, reason
 from analysis.experiments import claims, experiments
 from analysis.judge import INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED, Claim, Finding
-from analysis.load import final, read_figure
+from analysis.load import final, read_figure, which_logs
 from kondo.lab.interrupts import quietly
 from kondo.lab.records import Plan, cell_of, read_plan, read_status, run_folders, spent
 
@@ -279,27 +279,29 @@ def _esc(text: object) -> str:
 
 def main(arguments: Iterable[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="analysis.report", description="Judge the papers' claims from logs alone.")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
-    parser.add_argument("--scale", default="laptop", choices=SCALES, help="whose plan to judge")
+    parser.add_argument("--runs", type=Path, help="folder of runs or of published results (default: which there is)")
+    parser.add_argument("--scale", choices=SCALES, help="whose plan to judge (default laptop, of results paper)")
     parser.add_argument("--out", type=Path, help="where the report goes (default report/<scale>)")
     parser.add_argument("--figures", type=Path, help="folder of figures that are drawn from these very logs already")
     parser.add_argument("--compare", type=Path, help="another folder of run folders, to show beside")
     asked = parser.parse_args(None if arguments is None else list(arguments))
-    for name, folder in (("runs", asked.runs), ("compare", asked.compare)):
+    runs, scale = which_logs(asked.runs, asked.scale)
+    for name, folder in (("runs", runs), ("compare", asked.compare)):
         if folder is not None and not folder.is_dir():
             parser.error(f"--{name} {folder}: no such folder")
-    folders = [asked.runs, *([asked.compare] if asked.compare else [])]
+    print(f"logs: {runs}, {scale} scale", flush=True)
+    folders = [runs, *([asked.compare] if asked.compare else [])]
     with tempfile.TemporaryDirectory() as scratch:
         sources = [
-            Source(name, runs, asked.scale, Path(scratch, str(place)))
-            for place, (name, runs) in enumerate(zip(short_names(folders), folders, strict=True))
+            Source(name, folder, scale, Path(scratch, str(place)))
+            for place, (name, folder) in enumerate(zip(short_names(folders), folders, strict=True))
         ]
         if asked.figures is not None and asked.compare is None:
             sources[0] = replace(sources[0], figures=asked.figures)
         draw_missing(sources)
         judged = [source.judge() for source in sources]
         text = page(sources, judged)
-    out = asked.out or Path("report", asked.scale)
+    out = asked.out or Path("report", scale)
     out.mkdir(parents=True, exist_ok=True)
     for name, records in zip(("claims.json", "claims_compared.json"), judged, strict=False):
         (out / name).write_text(json.dumps(records, indent=1, ensure_ascii=False) + "\n")

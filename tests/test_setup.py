@@ -67,7 +67,9 @@ def test_folders_with_spaces_reach_the_commands_as_one_word(recorder):
     (call,) = recorder.make("report", "RUNS=my runs", "SCALE=smoke", "COMPARE=other runs")
     assert call == ["-m", "analysis.report", "--runs", "my runs", "--scale", "smoke", "--compare", "other runs"]
     (call,) = recorder.make("report")
-    assert call == ["-m", "analysis.report", "--runs", "runs", "--scale", "laptop"]
+    assert call == ["-m", "analysis.report"]
+    (call,) = recorder.make("reproduce")
+    assert call == ["-m", "experiments.reproduce", "--scale", "laptop", "runs='runs'", "hydra/launcher=joblib"]
 
 
 @pytest.mark.parametrize("folder", ["runs", "my runs", "../a/b-c.d", "/tmp/x, y=(1)"])

@@ -20,9 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
 
 from kondo import __version__
+from kondo.lab import kernels
 from kondo.lab.config.cell import Cell
 from kondo.lab.engine import eval_steps
 from kondo.lab.process import Process, start
@@ -268,11 +270,29 @@ def provenance(device: str) -> dict[str, Any]:
         commit = ""
     return {
         "commit": commit or None,
-        "versions": {"kondo": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": {
+            "kondo": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "numba": kernels.version(),
+            "python": platform.python_version(),
+        },
         "machine": {
             "platform": platform.platform(),
             "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else platform.machine(),
+            "cpu": _cpu(),
             "cores": os.cpu_count(),
             "threads": torch.get_num_threads(),
         },
     }
+
+
+def _cpu() -> str:
+    """What decides how a CPU rounds: its model, and the instructions that torch uses."""
+    try:
+        lines = [line.partition(":") for line in Path("/proc/cpuinfo").read_text().splitlines()]
+    except OSError:  # not Linux
+        lines = []
+    said = {name.strip(): value.strip() for name, _, value in reversed(lines)}
+    model = [said[name] for name in ("model name", "cpu family", "model", "stepping") if name in said]
+    return " ".join([*(model or [platform.processor()]), torch.backends.cpu.get_cpu_capability()])

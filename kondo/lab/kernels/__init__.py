@@ -14,10 +14,23 @@ SWITCH = "KONDO_KERNELS"
 def enabled(x: Tensor) -> bool:
     """Whether kernels may stand in for plain torch on a tensor like this: 32-bit floats on a CPU, with numba installed,
     and not switched off by the environment variable KONDO_KERNELS=off."""
+    return switched_on() and x.device.type == "cpu" and x.dtype == torch.float32 and installed()
+
+
+def switched_on() -> bool:
     switch = os.environ.get(SWITCH, "on")
     if switch not in ("on", "off"):
         raise ValueError(f"{SWITCH}={switch!r}: allowed: on, off")
-    return switch == "on" and x.device.type == "cpu" and x.dtype == torch.float32 and installed()
+    return switch == "on"
+
+
+def version() -> str | None:
+    """Of numba; None where kernels are not used."""
+    if not (switched_on() and installed()):
+        return None
+    import numba
+
+    return str(numba.__version__)
 
 
 @functools.cache
