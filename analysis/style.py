@@ -3,6 +3,7 @@ unless the data does. Claims take their words from here: matplotlib is imported 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,8 @@ def note(figure: Figure, points: pd.DataFrame, extra: str = "", bands: str = "ba
         *([f"{lost} seeds diverged"] if lost else []),
         *([extra] if extra else []),
     ]
-    figure.supxlabel("; ".join(words), fontsize=7.5, color="#666666", x=0.01, ha="left")
+    text = textwrap.fill("; ".join(words), int(18 * figure.get_figwidth()))  # so many letters fit an inch
+    figure.supxlabel(text, fontsize=7.5, color="#666666", x=0.01, ha="left")
 
 
 def common_axes(figures: Sequence[Figure]) -> None:

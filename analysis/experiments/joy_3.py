@@ -96,7 +96,7 @@ def plot(table: pd.DataFrame) -> Figure:
     right.set_yticks(range(len(timed)), [style.label(row) for row in timed.to_dict("records")])
     right.invert_yaxis()
     right.axvline(1, color="#999999", lw=0.8)
-    right.set(xlabel="speed-up over PG", title="… and in seconds, this machine")
+    right.set(xlabel="speed-up over PG", title="… and in seconds, as logged")
     style.note(figure, timed_once(table), late(table))
     return figure
 
