@@ -55,7 +55,7 @@ SLOW = {
         "reversal",
         "runs",
     ),
-    *("screens", "setup", "studies", "transformers", "trl"),
+    *("publish", "screens", "setup", "studies", "transformers", "trl"),
 }
 """Modules that start processes, train transformers or compose many configs: `make test-fast` leaves them out."""
 

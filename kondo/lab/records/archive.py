@@ -139,6 +139,8 @@ def opened(archive: Path) -> Mapping[str, bytes]:
     entry = read_manifest(archive.parent).get(archive.name.removesuffix(SUFFIX))
     if entry is None:
         raise Damaged(f"{archive}: not in {MANIFEST}")
+    if archive.is_symlink():
+        raise Damaged(f"{archive}: a link, not a file")
     expected = _contents(archive.parent, *_stamp(archive.parent / MANIFEST))
     found = _opened(archive, *_stamp(archive), entry["sha256"], expected[archive.name])
     if isinstance(found, str):
@@ -150,8 +152,6 @@ def opened(archive: Path) -> Mapping[str, bytes]:
 def _opened(archive: Path, changed: int, size: int, sha256: str, expected: frozenset[str]) -> Mapping[str, bytes] | str:
     """What an archive holds, or why it is refused."""
     try:
-        if archive.is_symlink():
-            raise Damaged("a link, not a file")
         if size > LARGEST_ARCHIVE:
             raise Damaged(f"too large, {size:,} bytes")
         packed = read_bytes(archive)
