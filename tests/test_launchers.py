@@ -453,3 +453,13 @@ def test_what_was_asked_for_is_written_down_by_whoever_trains_it(tmp_path):
     ((job, block), *_) = todo_of([*SWEEP, f"runs={tmp_path}"])
     assert train_all([(replace(job, choices=choices), block)], Joblib(n_jobs=1)) == {}
     assert yaml.safe_load((block.folder(tmp_path) / "config.yaml").read_text())["choices"] == choices
+
+
+@pytest.mark.slow
+def test_a_plan_says_how_long_each_figure_takes_and_trains_nothing(tmp_path):
+    words = ("--plan", "gate_coefficient", "gambling", f"runs={tmp_path / 'runs'}", "wandb.mode=disabled")
+    process = command("experiments.reproduce", *words, home=tmp_path)
+    output, trouble = process.communicate()
+    assert process.returncode == 0, trouble
+    assert [line.split()[0] for line in output.splitlines() if "core-hours" in line] == ["gate_coefficient", "gambling"]
+    assert not list((tmp_path / "runs").glob("*/*/status.json"))
