@@ -69,7 +69,7 @@ def plot(table: pd.DataFrame) -> Figure:
     whole = means[means["gate.unit"] != "token"]
     theirs = published.published(published.JOY_PAPER, "Fig. 8", "reward_error")
     theirs = theirs.assign(backward=theirs["forward"] * theirs["gate.rate"].fillna(1.0))
-    least = min(whole["error"].min(), theirs["value"].min())
+    least = pd.concat([whole["error"], theirs["value"]]).min()
     for axes, cost in ((grid[0, 0], "forward"), (grid[0, 1], "backward")):
         plots.lines(axes, whole, cost, se=True)
         shown = (
