@@ -77,6 +77,11 @@ def chosen(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(friction=friction, intensity=intensity)
 
 
+def having(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """With columns that no run of the frame may have, empty where there is none."""
+    return frame.assign(**{column: np.nan for column in columns if column not in frame})
+
+
 def seconds(frame: pd.DataFrame) -> pd.Series:
     """All timed phases together."""
     return frame.filter(like="seconds_").sum(axis=1)

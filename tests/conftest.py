@@ -45,6 +45,7 @@ SLOW = {
         "analysis",
         "config",
         "data",
+        "drawings",
         "kernels",
         "launchers",
         "learner",

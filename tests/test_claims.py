@@ -225,6 +225,7 @@ for claim_id, law in (("D1", "uniform"), ("D1-fixed", "fixed")):
         World(claim_id, "true", partial(late, 0.9, 0.08, 0.02, other={"dg": 0.95}), REPRODUCED, "hhhh", -0.06),
         World(claim_id, "false", partial(late, 0.15, 0.2, 0.3, other={"dg": 0.01, "pg": 0.9}), NOT, "ffff", 0.1),
         World(claim_id, "noisy", partial(late, 0.1, 0.06, 0.035, (0.08, 0.05, 0.01)), INCONCLUSIVE, "oooo", -0.025),
+        World(claim_id, "PG below IS-PG", partial(late, 0.9, 0.95, 0.02), PARTLY, "hfhh", -0.93),
         World(claim_id, "PG fails by less than five", partial(late, 0.07, 0.05, 0.02), PARTLY, "hhfh", -0.03),
     ]
 for claim_id, task in FRONTS.items():

@@ -10,7 +10,7 @@ from analysis import plots, published, style
 from analysis.judge import DG_1, Finding, above, by_setting, claim, found, reaches, scope, share, times, unready
 from analysis.settings import DG, PG, REVERSAL, method
 from analysis.stats import factor
-from analysis.tables import SETTING, aggregate
+from analysis.tables import SETTING, aggregate, having
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -19,7 +19,7 @@ BY = [*SETTING, "method.alpha"]
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
-    return aggregate(frame[frame["step"] > 0], [*BY, "step"])
+    return aggregate(having(frame[frame["step"] > 0], BY), [*BY, "step"])
 
 
 def plot(table: pd.DataFrame) -> Figure:

@@ -8,13 +8,14 @@ import pandas as pd
 
 from analysis import plots, style
 from analysis.load import final
-from analysis.tables import aggregate
+from analysis.tables import aggregate, having
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 GATE = ["gate.mode", "gate.temperature", "gate.reserve", "gate.reserve_mode", "gate.history", "gate.priority"]
 BY = ["method.name", *GATE]
+CORRUPTED = "friction.reward_corruption.prob"
 LOOKS = {
     "PG": ("#7a7a7a", "-"),
     "DG": ("#0072b2", "-"),
@@ -45,8 +46,8 @@ def repair(row: Any) -> str:
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """Final errors and what was paid for, by repair and share of corrupted rewards."""
-    ends = final(frame)
-    corrupted = ends["friction.reward_corruption.prob"].fillna(0.0)
+    ends = having(final(frame), [*BY, CORRUPTED])
+    corrupted = ends[CORRUPTED].fillna(0.0)
     ends = ends.assign(intensity=corrupted, paid=ends["backward"] / ends["forward"])
     table = aggregate(ends, [*BY, "intensity"], ("error", "paid"))
     return table.assign(repair=[repair(row) for row in table.to_dict("records")])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from analysis import plots, published, style
@@ -38,7 +37,7 @@ from analysis.judge import (
 from analysis.load import final
 from analysis.settings import ALL, OTHERS, REVERSAL, Columns, answers, gate
 from analysis.stats import bootstrap, paired
-from analysis.tables import SETTING, aggregate, matching
+from analysis.tables import SETTING, aggregate, having, matching
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +52,7 @@ TOKENS = "#7b3294"
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """Means along the way, and every seed: its course, its entropy at birth and whether it ever starts."""
-    frame = frame.assign(**{column: np.nan for column in KEPT if column not in frame})
+    frame = having(frame, KEPT)
     course = aggregate(frame[frame["step"] > 0], [*BY, "step"], ("error", *KEPT)).assign(kind="mean")
     born = frame[frame["step"] == 0].set_index(["cell", "seed"])["entropy"]
     best = frame.groupby(["cell", "seed"])["error"].min()
@@ -70,7 +69,7 @@ def plot(table: pd.DataFrame) -> Figure:
     whole = means[means["gate.unit"] != "token"]
     theirs = published.published(published.JOY_PAPER, "Fig. 8", "reward_error")
     theirs = theirs.assign(backward=theirs["forward"] * theirs["gate.rate"].fillna(1.0))
-    least = min(whole["error"].min(), theirs["value"].min())
+    least = pd.concat([whole["error"], theirs["value"]]).min()
     for axes, cost in ((grid[0, 0], "forward"), (grid[0, 1], "backward")):
         plots.lines(axes, whole, cost, se=True)
         shown = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from analysis import plots, style
@@ -27,7 +26,7 @@ from analysis.judge import (
 from analysis.load import final
 from analysis.settings import MNIST, Settings, method
 from analysis.stats import bootstrap, factor, paired
-from analysis.tables import SETTING, aggregate
+from analysis.tables import SETTING, aggregate, having
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,8 +38,7 @@ LAWS = {"fixed": "always D", "uniform": "uniform on 0..D"}
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """Final errors by law and delay, and the learning curves at the longest; a clean actor is every law's D = 0."""
-    missing = {f"friction.staleness.{key}" for key in ("delay", "delay_mode")} - set(frame)
-    frame = frame.assign(**dict.fromkeys(missing, np.nan))
+    frame = having(frame, [f"friction.staleness.{key}" for key in ("delay", "delay_mode")])
     frame = frame.assign(delay=frame["friction.staleness.delay"].fillna(0), law=frame["friction.staleness.delay_mode"])
     clean = [frame[frame["delay"] == 0].assign(law=law) for law in LAWS]
     frame = pd.concat([frame[frame["delay"] > 0], *clean])

@@ -48,6 +48,8 @@ def plot(table: pd.DataFrame) -> Figure:
     figure, grid = plots.panels(4, 3)
     for place, (credit, words) in enumerate(CREDITS.items()):
         own = table[table["task.credit"] == credit]
+        if own.empty:
+            continue
         _panels(grid[2 * place : 2 * place + 2], own[own["kind"] == "end"], own[own["kind"] == "course"], words)
     style.note(figure, table[table["kind"] == "end"])
     return figure

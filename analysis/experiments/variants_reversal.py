@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis import plots, published, style
-from analysis.tables import SETTING, aggregate
+from analysis.tables import SETTING, aggregate, having
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,8 +20,8 @@ OWN = ["method.alpha", "method.clip"]
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """The distance of every variant's mean curve from the published points, by method and its settings."""
     theirs = published.published(published.JOY_PAPER, "Fig. 8", "reward_error")
-    frame = frame.assign(**{column: float("nan") for column in OWN if column not in frame})
-    curves = aggregate(frame[frame["step"] > 0], [*SIZE, *SETTING, *OWN, "step"])
+    frame = having(frame[frame["step"] > 0], OWN)
+    curves = aggregate(frame, [*SIZE, *SETTING, *OWN, "step"])
     rows = []
     for key, group in curves.groupby([*SIZE, *SETTING, *OWN], dropna=False):
         about = dict(zip([*SIZE, *SETTING, *OWN], key, strict=True))
@@ -34,6 +34,8 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 def measured(table: pd.DataFrame) -> str:
     """The variants from near to far, in words."""
     known = table.dropna(subset="distance")
+    if known.empty:
+        return f"runs of {table['step'].max()} steps end before the first published point"
     words = [
         f"{row['task.layers']} layers × {row['task.heads']} heads: {row['distance']:.2f}"
         for row in known.groupby(SIZE)["distance"].mean().reset_index().sort_values("distance").to_dict("records")
