@@ -22,7 +22,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "error: %s is 
 newer: remove $(VENV) if it is there and add PYTHON=/path/to/python3.11" % ((sys.executable,) + sys.version_info[:2]))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce figures report test test-fast verify peer-test bench lint format clean
+.PHONY: help setup reproduce figures report test test-fast results verify peer-test bench lint format clean
 
 help: ## show this help
 	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder] [LAUNCHER=name]"
@@ -53,6 +53,9 @@ figures: $(SUITE) ## redraw figures from logs alone: those in runs/, or the publ
 
 report: $(SUITE) ## judge the claims and write the report from logs alone; COMPARE=other/runs shows two sets of logs
 	$(BIN)/python -m analysis.report $(LOGS) $(if $(COMPARE),--compare "$(COMPARE)")
+
+results: $(SUITE) ## pages of the published results, docs/results/, and the README's table
+	$(BIN)/python -m analysis.results
 
 verify: $(SUITE) ## retrain N=10 published runs, or the cheapest that MINUTES=… allow, and compare; SEED=… draws others
 	$(BIN)/python -m experiments.verify $(if $(RUNS),--results "$(RUNS)") $(if $(N),--number $(N)) \

@@ -114,7 +114,7 @@ alternatives are compared, intervals are wider by Bonferroni's rule. Elsewhere e
 claim all of whose parts must hold, but “{PARTLY}” may rest on a single part. A factor of the paper's counts as reached
 if the estimate is at least three quarters of it and the interval is above 1. A seed that diverged counts as an error of
 100%, one that never reached 5% as a failure of its method. Which of these rules were settled after a look at the
-numbers is in the README, under “Chosen after looking”.</p>
+numbers is in docs/protocol.md.</p>
 {_table(sources, verdicts)}
 <h2>Figures</h2>
 {"".join(_figure(name, sources, verdicts) for name in shown)}

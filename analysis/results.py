@@ -1,0 +1,153 @@
+"""Pages of the published results, from the published records alone.
+
+python -m analysis.results            # make results: docs/results/ and the README's table
+python -m analysis.results --check    # is what is written what the records give?
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from analysis.draw import draw_all
+from analysis.experiments import claims, experiments
+from analysis.judge import NOT_RUN
+from analysis.load import read_figure
+from kondo.lab.interrupts import quietly
+from kondo.lab.records import read_manifest
+
+ROOT = Path(__file__).parents[1]
+BEGIN, END = "<!-- results: written by make results -->", "<!-- end of results -->"
+OUTCOMES = {"holds": "holds", "fails": "**fails**", "open": "open"}
+FIRST = 5
+"""How many claims the README shows."""
+NEWLY = "Written by `make results` from `results/`; change nothing here by hand.\n"
+
+
+def judged(results: Path, scale: str, figure: str) -> list[dict[str, Any]]:
+    """What the published runs of an experiment say of the claims that it decides."""
+    frame, _ = read_figure(results, scale, figure)
+    return [claim.judge(frame) for claim in claims().values() if claim.figure == figure]
+
+
+def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[str, Any]]) -> str:
+    """The page of an experiment."""
+    module = experiments()[name]
+    title, _, about = (module.__doc__ or name).strip().partition("\n\n")
+    cells, steps = entry["cells"], ", ".join(f"{each:,}" for each in entry["steps"])
+    versions = "; ".join(", ".join(f"{key} {value}" for key, value in each.items()) for each in entry["versions"])
+    lines = [f"# {name}", "", NEWLY, " ".join(title.split()), "", f"![{name}]({name}.png)", ""]
+    lines += [" ".join(about.split()), ""] if about else []
+    for record in records:
+        lines += [
+            f"## {record['id']}: {record['verdict']}",
+            "",
+            f"**Claim.** {record['claim']} ({record['version']})",
+            "",
+        ]
+        lines += [f"**The paper.** {record['paper']}", "", f"**Measured.** {record['detail']}", ""]
+        lines += ["| part | outcome |", "|---|---|"] if record["parts"] else []
+        lines += [f"| {_cell(part)} | {OUTCOMES[outcome]} |" for part, outcome in record["parts"].items()]
+        lines += [""]
+    if not records:
+        frame, _ = read_figure(results, entry["scale"], name)
+        lines += [f"**Measured.** {module.measured(module.select(frame))}", ""]
+    lines += [
+        "## Provenance",
+        "",
+        f"{len(cells)} cells, {entry['seeds']} seeds, {steps} steps, {entry['core_hours']:.2g} core-hours; "
+        f"commit {', '.join(each[:12] for each in entry['commits'])}; {versions}.",
+        "",
+        f"    {entry['command']}",
+        "",
+        "| cell | seeds | seconds |",
+        "|---|---|---|",
+        *(f"| {_cell(cell['name'])} | {cell['seeds']} | {cell['seconds']['total']:,.0f} |" for cell in cells.values()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def index(records: list[dict[str, Any]], entries: Mapping[str, Any]) -> str:
+    """The table of all claims, those without published runs among them."""
+    lines = ["# Results", "", NEWLY, "| claim | verdict | measured | n, steps |", "|---|---|---|---|"]
+    lines += [_row(record, record["figure"] + ".md") for record in records]
+    missing = [claim for claim in claims().values() if claim.figure not in entries]
+    lines += [
+        f"| {each.id}: {_cell(each.claim)} | {NOT_RUN} | no published runs of `{each.figure}` | |" for each in missing
+    ]
+    others = sorted(set(entries) - {record["figure"] for record in records})
+    lines += (
+        ["", "Experiments that decide no claim: " + ", ".join(f"[{name}]({name}.md)" for name in others)]
+        if others
+        else []
+    )
+    return "\n".join(lines) + "\n"
+
+
+def headline(records: list[dict[str, Any]]) -> str:
+    """The README's table."""
+    lines = ["| claim | verdict | measured | n, steps |", "|---|---|---|---|"]
+    return "\n".join(lines + [_row(record, f"docs/results/{record['figure']}.md") for record in records[:FIRST]])
+
+
+def _row(record: Mapping[str, Any], link: str) -> str:
+    claim = f"[{record['id']}]({link}): {_cell(record['claim'])}"
+    return f"| {claim} | {record['verdict']} | {_cell(record['detail'])} | {record['seeds']}, {record['steps']:,} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def written(results: Path) -> tuple[dict[str, str], str]:
+    """{file in docs/results: its text}, and the README's table."""
+    entries = read_manifest(results)
+    by_figure = {name: judged(results, entry["scale"], name) for name, entry in entries.items()}
+    every = {record["id"]: record for records in by_figure.values() for record in records}
+    records = [every[id] for id in claims() if id in every]
+    files = {f"{name}.md": page(name, entry, results, by_figure[name]) for name, entry in entries.items()}
+    return files | {"README.md": index(records, entries)}, headline(records)
+
+
+def with_table(readme: str, table: str) -> str:
+    """The README with its table of results."""
+    before, _, rest = readme.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{table}\n{END}{after}"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="analysis.results", description="Pages of the published results.")
+    parser.add_argument("--results", type=Path, default=ROOT / "results", help="folder of published records")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results", help="where the pages go")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    parser.add_argument("--check", action="store_true", help="change nothing; say what would change")
+    asked = parser.parse_args(arguments)
+    files, table = written(asked.results)
+    texts = {asked.out / name: text for name, text in files.items()}
+    texts[asked.readme] = with_table(asked.readme.read_text(), table)
+    stale = sorted(path for path, text in texts.items() if not path.exists() or path.read_text() != text)
+    stale += sorted(path for path in asked.out.glob("*.md") if path not in texts)
+    if asked.check:
+        print(*(f"{path}: not what the records give; make results" for path in stale), sep="\n")
+        return 1 if stale else 0
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for path in asked.out.glob("*"):
+        path.unlink()
+    for path, text in texts.items():
+        path.write_text(text)
+    scale = "paper"
+    for name, (drawn,) in draw_all(
+        [Path(name).stem for name in files if name != "README.md"], [(asked.results, asked.out)], scale, ("png",)
+    ):
+        print(f"{name}: {drawn.paths[0] if drawn.paths else drawn.trouble}")
+    for path in asked.out.glob("*.csv"):
+        path.unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(quietly(main))

@@ -1,0 +1,43 @@
+"""The pages of published results."""
+
+from pathlib import Path
+
+import pytest
+
+from analysis import results
+from kondo.lab.records import read_manifest
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.slow
+def test_what_is_written_is_what_the_records_give(capsys):
+    assert results.main(["--check"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_page_that_was_changed_by_hand_is_named(tmp_path, capsys):
+    out, readme = tmp_path / "pages", tmp_path / "README.md"
+    readme.write_text((ROOT / "README.md").read_text().replace("| not reproduced |", "| reproduced |", 1))
+    words = ["--out", str(out), "--readme", str(readme), "--check"]
+    out.mkdir()
+    for page in (ROOT / "docs" / "results").glob("*.md"):
+        (out / page.name).write_text(page.read_text() + ("\n" if page.stem == "joy_3" else ""))
+    (out / "stray.md").write_text("")
+    assert results.main(words) == 1
+    named = capsys.readouterr().out
+    assert [name in named for name in ("joy_3.md", "README.md", "stray.md", "joy_1.md")] == [True, True, True, False]
+
+
+def test_every_published_experiment_has_a_page_and_a_figure_and_every_claim_a_row():
+    pages = ROOT / "docs" / "results"
+    for name in read_manifest(ROOT / "results"):
+        assert (pages / f"{name}.md").exists()
+        assert (pages / f"{name}.png").stat().st_size > 10_000
+    text = (pages / "README.md").read_text()
+    assert all(f"| {id}: " in text or f"| [{id}](" in text for id in results.claims())
+
+
+def test_only_the_table_of_the_readme_is_replaced():
+    text = f"before\n{results.BEGIN}\nold\n{results.END}\nafter"
+    assert results.with_table(text, "new") == f"before\n{results.BEGIN}\nnew\n{results.END}\nafter"
