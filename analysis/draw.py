@@ -150,7 +150,8 @@ def main(arguments: list[str] | None = None) -> int:
     runs, scale = which_logs(asked.runs, asked.scale)
     if not runs.is_dir():
         parser.error(f"--runs {runs}: no such folder")
-    print(f"logs: {runs}, {scale} scale", flush=True)
+    if asked.runs is None:
+        print(f"logs: {runs}, {scale} scale", flush=True)
     out = asked.out or Path("figures", scale)
     missing = 0
     for figure, (drawn,) in draw_all(asked.figures or all_of(runs, scale), [(runs, out)], scale):

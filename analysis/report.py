@@ -289,7 +289,8 @@ def main(arguments: Iterable[str] | None = None) -> int:
     for name, folder in (("runs", runs), ("compare", asked.compare)):
         if folder is not None and not folder.is_dir():
             parser.error(f"--{name} {folder}: no such folder")
-    print(f"logs: {runs}, {scale} scale", flush=True)
+    if asked.runs is None:
+        print(f"logs: {runs}, {scale} scale", flush=True)
     folders = [runs, *([asked.compare] if asked.compare else [])]
     with tempfile.TemporaryDirectory() as scratch:
         sources = [

@@ -223,7 +223,9 @@ def test_a_figure_is_not_trained_over_an_axis_it_does_not_show(tmp_path):
 
 def test_every_key_in_conf_has_a_comment():
     for path in CONF.glob("method/*.yaml"):
-        assert all("#" in line for line in path.read_text().splitlines()), path
+        keys = [line for line in path.read_text().splitlines() if ":" in line and not line.startswith("defaults:")]
+        assert keys, path
+        assert all("#" in line for line in keys), path
     for line in (CONF / "gate.yaml").read_text().splitlines():
         assert "#" in line or line == "gate:"
 

@@ -265,7 +265,7 @@ def test_auto_means_sequence_and_sample_is_refused():
     assert reversal().key() == reversal(gate={"unit": "sequence"}).key()
     with pytest.raises(ConfigError, match="allowed: auto, sequence, token"):
         reversal(gate={"unit": "sample"})
-    with pytest.raises(ConfigError, match="one sample per context"):
+    with pytest.raises(ConfigError, match="several samples per context"):
         reversal(task={"samples": 1})
     with pytest.raises(ConfigError, match="not a multiple"):
         reversal(task={"width": 15})
