@@ -22,7 +22,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "error: %s is 
 newer: remove $(VENV) if it is there and add PYTHON=/path/to/python3.11" % ((sys.executable,) + sys.version_info[:2]))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce figures report test test-fast results verify peer-test bench lint format clean
+.PHONY: help setup reproduce figures report results verify test test-fast peer-test bench lint format clean
 
 help: ## show this help
 	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder] [LAUNCHER=name]"

@@ -83,7 +83,7 @@ def test_the_quoted_folder_is_the_folder_that_was_meant(folder):
 def test_fast_tests_are_those_that_are_not_marked_slow(recorder):
     recorder.ready = True
     assert recorder.make("test-fast") == [["-m", "pytest", "-q", "-m", "not slow"]]
-    assert recorder.make("test") == [["-m", "pytest", "-q"]]
+    assert recorder.make("test") == [["-m", "pytest", "-q", "-n", "auto", "--dist", "loadfile"]]
 
 
 @needs_make
