@@ -63,31 +63,41 @@ def summary(name: str, runs: int, todo: Todo) -> str:
 
 
 def estimate(todo: Todo) -> list[float]:
-    """Seconds that each run will take, from a few steps of as many of their cells as a short while allows; a step of
-    another cell is taken to cost what those of its task do on average."""
+    """Core-seconds that each run will take, from a few steps of one cell of each kind (task and method), and of as many
+    others as a short while allows; a step of another cell is taken to cost what those of its kind do on average.
+    Processor time is measured, so that what else the machine does hardly matters."""
     torch.set_num_threads(1)
     timed: dict[str, float] = {}  # cell → seconds per step and seed, evaluations included
-    of_task: defaultdict[str, list[float]] = defaultdict(list)
-    begun = time.monotonic()
-    stride = max(1, len(todo) // 40)
-    for job, block in todo[::stride] + todo:
-        key, cell = job.cell.key(), block.cell
-        if key in timed or time.monotonic() - begun > CALIBRATION_SECONDS:
+    alike: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    begun = time.process_time()
+    firsts = {kind(job): (job, block) for job, block in reversed(todo)}
+    for job, block in [*firsts.values(), *todo[:: max(1, len(todo) // 40)], *todo]:
+        late = kind(job) in alike and time.process_time() - begun > CALIBRATION_SECONDS
+        if late or job.cell.key() in timed:
             continue
-        engine = start(cell, list(block.seeds), job.launch.device, job.launch.data)
-        engine.advance()
-        first = time.perf_counter()
-        for _ in range(3):
-            engine.advance()
-        second = time.perf_counter()
-        engine.evaluate()
-        evaluations = (time.perf_counter() - second) * cell.evals / cell.steps
-        timed[key] = ((second - first) / 3 + evaluations) / len(block.seeds)
-        of_task[type(cell.task).__name__].append(timed[key])
-    usual = {task: sum(costs) / len(costs) for task, costs in of_task.items()}
-    usual_of_all = sum(timed.values()) / len(timed)
-    each = [timed.get(job.cell.key(), usual.get(type(job.cell.task).__name__, usual_of_all)) for job, _ in todo]
-    return [cost * block.cell.steps * len(block.seeds) for cost, (_, block) in zip(each, todo, strict=True)]
+        timed[job.cell.key()] = cost = per_seed_step(job, block)
+        alike[kind(job)].append(cost)
+    usual = {key: sum(costs) / len(costs) for key, costs in alike.items()}
+    return [timed.get(job.cell.key(), usual[kind(job)]) * block.cell.steps * len(block.seeds) for job, block in todo]
+
+
+def kind(job: Job) -> tuple[str, str]:
+    """What cells must have in common to cost about the same: the task and the method."""
+    return type(job.cell.task).__name__, job.cell.method
+
+
+def per_seed_step(job: Job, block: Block) -> float:
+    """Processor seconds of a step per seed: the best of three, and its share of the evaluations."""
+    process = start(block.cell, list(block.seeds), job.launch.device, job.launch.data)
+    process.advance()
+    marks = [time.process_time()]
+    for _ in range(3):
+        process.advance()
+        marks.append(time.process_time())
+    process.evaluate()
+    evaluation = time.process_time() - marks[-1]
+    step = min(later - earlier for earlier, later in itertools.pairwise(marks))
+    return (step + evaluation * block.cell.evals / block.cell.steps) / len(block.seeds)
 
 
 def in_order(todo: Todo, costs: Sequence[float]) -> Todo:
