@@ -24,13 +24,13 @@ from analysis import draw, report
 from experiments.compose import single
 from experiments.jobs import Job
 from experiments.launchers import Launcher, cores, launcher
-from experiments.plans import compose_all, experiments, plan
+from experiments.plans import compose_all, experiments, needed_now, plan
 from experiments.train import BUSY, Todo, train_all
 from kondo.lab.interrupts import interruptible
 from kondo.lab.process import start
 from kondo.lab.records import has_checkpoint
 from kondo.lab.training import Block, finished
-from kondo.schema import ConfigError
+from kondo.schema import ConfigError, Unavailable
 
 CALIBRATION_SECONDS = 10.0
 WAIT_SECONDS = 2.0
@@ -113,6 +113,19 @@ def in_order(todo: Todo, costs: Sequence[float]) -> Todo:
     return [pair for _, _, pair in position]
 
 
+def possible(figures: Sequence[str], scale: str, overrides: Sequence[str]) -> list[str]:
+    """The figures whose tasks have what they need installed; of the others it is said what that is."""
+    left = []
+    for figure in figures:
+        try:
+            for task in {job.cell.task for job in needed_now(figure, scale, overrides)}:
+                task.available()
+            left.append(figure)
+        except Unavailable as missing:
+            print(f"{figure}: left out; {missing}", flush=True)
+    return left
+
+
 def train_needed(
     figures: Sequence[str], scale: str, overrides: Sequence[str], where: Launcher, only_plan: bool = False
 ) -> dict[Path, str]:
@@ -122,7 +135,6 @@ def train_needed(
     """
     trouble: dict[Path, str] = {}
     jobs: dict[str, list[Job]] = {}
-    compose_all(figures, scale, overrides)
     for again in itertools.count():
         for figure in figures:
             if not again or any(job.launch.search.key for job in jobs[figure]):  # else nothing changes what it needs
@@ -198,6 +210,9 @@ def _reproduce(figures: Sequence[str], scale: str, overrides: Sequence[str], onl
     """Train, draw and judge; 1 if anything went wrong on the way."""
     refuse(overrides)
     runs = single([word for word in overrides if word.startswith("runs=")]).launch.runs
+    compose_all(figures, scale, overrides)
+    every = list(figures) == experiments()
+    figures = possible(figures, scale, overrides) if every else figures
     trouble = train_needed(figures, scale, overrides, launcher(overrides), only_plan)
     if only_plan:
         return 0
@@ -205,7 +220,7 @@ def _reproduce(figures: Sequence[str], scale: str, overrides: Sequence[str], onl
         print(f"{path}: {problem}", file=sys.stderr)
     logs = ["--runs", runs, "--scale", scale]
     undrawn = draw.main([*figures, *logs])
-    drawn = ["--figures", f"figures/{scale}"] if list(figures) == experiments() and not undrawn else []
+    drawn = ["--figures", f"figures/{scale}"] if every and not undrawn else []
     unjudged = report.main([*logs, *drawn])
     return 1 if trouble or undrawn or unjudged else 0
 

@@ -20,6 +20,10 @@ class ConfigError(ValueError):
     """A setting that cannot be: says which, and what would do."""
 
 
+class Unavailable(ConfigError):
+    """A setting that needs what is not installed: says what, and how to get it."""
+
+
 def limits(
     *,
     low: float | None = None,

@@ -11,6 +11,7 @@ from kondo.lab.engine import Engine, eval_steps
 from kondo.lab.streams import Streams
 from kondo.lab.studies.base import Study
 from kondo.lab.studies.measurement import Measurement
+from kondo.lab.tasks.language import Language
 
 
 class Process(Protocol):
@@ -39,7 +40,11 @@ class Process(Protocol):
 
 
 def start(cell: Cell, seeds: list[int], device: str = "cpu", data: Path | str = "data") -> Process:
-    """The process of a cell at its first step: a task is trained, a study measured."""
+    """The process of a cell at its first step: a task is trained, a language model too, a study measured."""
+    if isinstance(cell.task, Language):
+        from kondo.lab.language.training import LanguageTraining  # needs transformers
+
+        return LanguageTraining(cell, seeds, device)
     if isinstance(cell.task, Study):
         return Measurement(cell, cell.task, seeds, device)
     return Engine(cell, seeds, device, data)

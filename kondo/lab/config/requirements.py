@@ -29,7 +29,7 @@ def delighted(method: str) -> bool:
 
 HAS: dict[str, Callable[[Cell], bool]] = {
     "training": lambda cell: isinstance(cell.task, Task),
-    "batch": lambda cell: isinstance(cell.task, Task),
+    "batch": lambda cell: cell.task.batched,
     "gate": lambda cell: gated(cell.method),
     "delight": lambda cell: delighted(cell.method),
     "contexts": lambda cell: isinstance(cell.task, FiniteTask),
@@ -37,7 +37,7 @@ HAS: dict[str, Callable[[Cell], bool]] = {
 }
 """Whether a cell has a capability."""
 LACKS: dict[str, Callable[[Cell], str]] = {
-    "training": lambda cell: f"task {_task(cell)!r} trains nothing",
+    "training": lambda cell: f"task {_task(cell)!r} is not trained by the engine",
     "batch": lambda cell: f"task {_task(cell)!r} looks at one sample at a time",
     "gate": lambda cell: f"method {cell.method!r} has no gate; methods with one: {_methods(gated)}",
     "delight": lambda cell: f"method {cell.method!r} uses no delight; methods that do: {_methods(delighted)}",

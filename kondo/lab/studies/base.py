@@ -82,6 +82,7 @@ class Study(Problem):
     """b"""
 
     default_gate: ClassVar[Mapping[str, Any]] = {"price": 0.0}
+    batched: ClassVar[bool] = False
     quantities: ClassVar[tuple[str, ...]] = tuple(name for name in QUANTITIES if name != "target_log_prob")
 
     @abc.abstractmethod

@@ -45,6 +45,8 @@ class Problem(abc.ABC):
     """The rate or the price of a gate that is given neither."""
     quantities: ClassVar[tuple[str, ...]] = QUANTITIES
     """What a method can ask about a sample."""
+    batched: ClassVar[bool] = True
+    """Whether it has batches, in which samples can be compared."""
     baseline: str
 
     @property
@@ -66,6 +68,10 @@ class Problem(abc.ABC):
     def layers(self) -> int:
         """Layers of its policy, of which a screen may take the first few; 1 where it cannot be cut short."""
         return 1
+
+    def available(self) -> None:
+        """Refuse, as Unavailable, a task whose packages are not installed."""
+        return None
 
     def fetch(self, root: Path) -> None:
         """Get what must be downloaded, before any work starts."""

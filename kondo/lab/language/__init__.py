@@ -1,0 +1,1 @@
+"""A language model trained by policy gradient on problems whose answers can be checked."""
