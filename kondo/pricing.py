@@ -16,7 +16,7 @@ from kondo.priorities import PRIORITIES
 from kondo.signals import delight as delight_of
 
 if TYPE_CHECKING:
-    from kondo.gate import GateSettings
+    from kondo.settings import GateSettings
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class KondoGateOutput:
     """Scalar, ready for `.backward()`; from `KondoGate.forward` only."""
     action_log_probs: Tensor | None = None
     """log π of the actions; from `KondoGate.forward` and `KondoGate.screen`."""
+    zero_advantage: Tensor | None = None
+    """How many units have no advantage, and are not kept therefore; from `KondoGate.decide`. One per pool."""
 
     @property
     def keep(self) -> Tensor:
@@ -66,11 +68,12 @@ class Units:
     """Whether a unit's gradient would be finite."""
     exists: Tensor | None = None
     """Which of them are there at all; None: every one."""
+    zero: Tensor | None = None
+    """Which of them have no advantage, and are never kept; None: that is not asked."""
 
     def pooled(self, pools: int) -> Units:
         """The same units with all axes after the pools made one. → [pools, n]"""
-        own = [self.delight, self.priority, self.finite, *([] if self.exists is None else [self.exists])]
-        return Units(*(x.reshape(*x.shape[:pools], -1) for x in own))
+        return Units(**{name: x if x is None else x.reshape(*x.shape[:pools], -1) for name, x in vars(self).items()})
 
     def valid(self) -> Tensor:
         """The units that exist and have a finite gradient: the others are never bought, nor part of a quantile."""
@@ -116,11 +119,13 @@ def units(entries: Units, unit: str, pools: int) -> Units:
         return entries
     if chi.dim() < pools + 2:
         raise ValueError(f'unit="sequence" needs a token axis after the batch; got shape {tuple(chi.shape)}.')
+    zero = entries.zero
     if exists is None:
-        return Units(chi.mean(-1), rank.mean(-1), finite.all(-1))
+        return Units(chi.mean(-1), rank.mean(-1), finite.all(-1), zero=None if zero is None else zero.all(-1))
     count = exists.sum(-1).clamp(min=1)
     chi, rank = (torch.where(exists, x, 0.0).sum(-1) / count for x in (chi, rank))
-    return Units(chi, rank, (finite | ~exists).all(-1), exists.any(-1))
+    zero = None if zero is None else (zero | ~exists).all(-1)
+    return Units(chi, rank, (finite | ~exists).all(-1), exists.any(-1), zero)
 
 
 def window(units: Units, history: Tensor | None = None) -> Tensor:
@@ -211,7 +216,7 @@ def reserve(units: Units, kept: Tensor, settings: GateSettings, coin: Tensor | N
 def fed(units: Units, weights: Tensor, drops: Tensor | None, most: int) -> tuple[Tensor, Tensor]:
     """G, where a pool that kept nothing of more than `most` batches in a row gets its best unit; and how many that are
     by now. A batch without anything to teach does not count. → [pools, n], [pools, 1]"""
-    able = units.able()
+    able = units.able() if units.zero is None else units.able() & ~units.zero
     teaches, empty = able.any(-1, keepdim=True), ~weights.any(-1, keepdim=True)
     before = torch.zeros_like(teaches, dtype=torch.long) if drops is None else drops.to(teaches.device)
     if weights.shape[-1] == 0:
@@ -233,14 +238,18 @@ def decision(
     seen = window(units, state.history if settings.history else None)
     cost = calibrated(units, settings) if settings.calibrated else price(seen, units.count(), settings)
     kept, probs = weights(units, cost, settings, coin)
-    drops = None
+    zero, drops = None, None
+    if units.zero is not None:
+        kept = torch.where(units.zero, 0.0, kept)
+        zero = (units.zero if units.exists is None else units.zero & units.exists).sum(-1)
     if settings.max_consecutive_drops is not None:
         kept, drops = fed(units, kept, state.drops, settings.max_consecutive_drops)
     count = units.count()
     bought = kept if settings.mode == "soft" else kept != 0
     rate = bought.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
     history = seen[..., -settings.history :].clone() if settings.history else None
-    return KondoGateOutput(kept, probs, units.delight, cost.squeeze(-1), rate), GateState(history, drops)
+    output = KondoGateOutput(kept, probs, units.delight, cost.squeeze(-1), rate, zero_advantage=zero)
+    return output, GateState(history, drops)
 
 
 @overload
