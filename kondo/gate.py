@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from kondo import packing, pricing
-from kondo.parallel import gathered
+from kondo import packing, pricing, scaling
+from kondo.parallel import gathered, summed
 from kondo.pricing import GateState, KondoGateOutput, Units
 from kondo.priorities import PRIORITIES as PRIORITIES
 from kondo.priorities import priority as priority
@@ -57,7 +57,7 @@ class KondoGate(nn.Module):
 
     Calling the gate on logits gives the masked loss of the same gradient, which costs every backward pass.
 
-    A gate with a history, or with max_consecutive_drops, has a state, which is in its `state_dict`: `compute_gate`,
+    A gate with a history, a scale or max_consecutive_drops has a state, which is in its `state_dict`: `compute_gate`,
     `decide`, `screen` and calling it go on to the next; `decision` tells what they would do and changes nothing.
 
     group: the processes (of `torch.distributed`) whose batches are parts of one. They then agree on everything: the
@@ -67,6 +67,7 @@ class KondoGate(nn.Module):
 
     history: Tensor | None
     drops: Tensor | None
+    moments: Tensor | None
 
     def __init__(self, config: KondoGateConfig | GateSettings | None = None, group: ProcessGroup | None = None) -> None:
         super().__init__()
@@ -83,11 +84,12 @@ class KondoGate(nn.Module):
     @property
     def state(self) -> GateState:
         """What the gate remembers."""
-        return GateState(self.history, self.drops)
+        return GateState(**{name: self._buffers[name] for name in STATE})
 
     def remember(self, state: GateState) -> None:
         """Go on from this state."""
-        self.history, self.drops = state.history, state.drops
+        for name in STATE:
+            self._buffers[name] = getattr(state, name)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """A saved state is taken as it is: its shapes are those of the batches it has seen."""
@@ -150,7 +152,13 @@ class KondoGate(nn.Module):
         skip_zero: bool = False,
     ) -> tuple[KondoGateOutput, GateState]:
         """See `decision`; skip_zero: a unit without any advantage is never kept."""
-        settings = self.settings
+        settings, state = self.settings, self.state
+        if settings.scale == "surprisal":
+            total = None if self.group is None else lambda sums: summed(sums, self.group)
+            found = scaling.surprisal_moments(log_probs, mask, state.moments, settings.scale_decay, pools, total)
+            state, spread = replace(state, moments=found), scaling.root_mean_square(found)
+            log_probs = scaling.divided(log_probs, spread, pools)
+            delight = None if delight is None else scaling.divided(delight, spread, pools)
         draw = draw or (lambda name, shape: torch.rand(shape, device=log_probs.device))
         entries = pricing.entries(
             settings, log_probs, advantages, delight, mask, lambda: draw("priority", log_probs.shape)
@@ -164,7 +172,7 @@ class KondoGate(nn.Module):
         own = slice(None)
         if self.group is not None:  # decided on the units of all processes, by each of them
             pooled, coin, own = _joined(pooled, coin, self.group)
-        output, state = pricing.decision(settings, pooled, self.state, coin)
+        output, state = pricing.decision(settings, pooled, state, coin)
         each = ("gate_weights", "gate_probs", "delight")
         return replace(output, **{name: getattr(output, name)[..., own].reshape(shape) for name in each}), state
 

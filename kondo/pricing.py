@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, overload
 import torch
 from torch import Tensor
 
+from kondo import scaling
 from kondo.priorities import PRIORITIES
 from kondo.signals import delight as delight_of
 
@@ -27,6 +28,8 @@ class GateState:
     """Past priorities, the latest last; −∞ for what could not be bought. [pools, ≤ history]"""
     drops: Tensor | None = None
     """Batches in a row that had something to teach and kept nothing. [pools, 1]"""
+    moments: Tensor | None = None
+    """Running means of x and x², x being the surprisal or the delight that `scale` names. [pools, 2]"""
 
 
 @dataclass
@@ -38,7 +41,7 @@ class KondoGateOutput:
     gate_probs: Tensor
     """σ((χ − λ)/η) of each unit."""
     delight: Tensor
-    """χ of each unit."""
+    """χ of each unit; with scale="surprisal", of scaled surprisal, as the price is."""
     price: Tensor
     """λ as used: for a rate, the lowest priority that was bought (−∞ when the gate stands open). One per pool."""
     actual_gate_rate: Tensor
@@ -73,7 +76,8 @@ class Units:
 
     def pooled(self, pools: int) -> Units:
         """The same units with all axes after the pools made one. → [pools, n]"""
-        return Units(**{name: x if x is None else x.reshape(*x.shape[:pools], -1) for name, x in vars(self).items()})
+        own = {name: x.reshape(*x.shape[:pools], -1) for name, x in vars(self).items() if x is not None}
+        return Units(**own)
 
     def valid(self) -> Tensor:
         """The units that exist and have a finite gradient: the others are never bought, nor part of a quantile."""
@@ -157,29 +161,31 @@ def price(window: Tensor, count: Tensor | int, settings: GateSettings) -> Tensor
     return torch.where(seen < settings.warmup, -torch.inf, quantile)
 
 
-def calibrated(units: Units, settings: GateSettings) -> Tensor:
+def calibrated(units: Units, settings: GateSettings, temperature: Tensor | float) -> Tensor:
     """λ such that Σ σ((χ − λ)/η) = ρn over the units that can be bought; −∞ where they are too few. → [pools, 1]"""
     assert settings.rate is not None
     able, rank, count = units.able(), units.priority, units.count()
     target = settings.rate * (count if isinstance(count, int) else count.double())
-    reach = 30 * settings.temperature  # σ(±30) is 0 or 1 to thirteen digits
+    reach = 30 * temperature  # σ(±30) is 0 or 1 to thirteen digits
     low = torch.where(able, rank, torch.inf).amin(-1, keepdim=True) - reach
     high = torch.where(able, rank, -torch.inf).amax(-1, keepdim=True) + reach
     for _ in range(60):
         middle = (low + high) / 2
-        probs = torch.where(able, torch.sigmoid((rank - middle) / settings.temperature), 0.0)
+        probs = torch.where(able, torch.sigmoid((rank - middle) / temperature), 0.0)
         many = probs.sum(-1, keepdim=True) > target
         low, high = torch.where(many, middle, low), torch.where(many, high, middle)
     return torch.where(able.sum(-1, keepdim=True) <= target, -torch.inf, high)
 
 
-def weights(units: Units, price: Tensor, settings: GateSettings, coin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def weights(
+    units: Units, price: Tensor, settings: GateSettings, temperature: Tensor | float, coin: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """G and p = σ((χ − λ)/η): soft, G = p; bernoulli, G = 1{coin < p}; hard, G = 1{χ > λ}, χ being the priority.
 
     Where a rate's units tie at its price, the first of them are kept, as many as make k = max(1, ⌊ρn⌋) in all.
     """
     able = units.able()
-    probs = torch.where(able, torch.sigmoid((units.priority - price) / settings.temperature), 0.0)
+    probs = torch.where(able, torch.sigmoid((units.priority - price) / temperature), 0.0)
     if settings.mode == "soft":
         return probs, probs
     if settings.mode == "bernoulli":
@@ -233,11 +239,16 @@ def decision(
 ) -> tuple[KondoGateOutput, GateState]:
     """What to keep of the units, and the state to go on from.
 
-    coin: uniform numbers, one per unit, for the Bernoulli mode and for a reserve.
+    coin: uniform numbers, one per unit, for the Bernoulli mode and for a reserve. With scale="delight" the temperature
+    is η·s, s the deviation of delight; with "surprisal" the moments of the state are this batch's already.
     """
     seen = window(units, state.history if settings.history else None)
-    cost = calibrated(units, settings) if settings.calibrated else price(seen, units.count(), settings)
-    kept, probs = weights(units, cost, settings, coin)
+    moments, temperature = state.moments, settings.temperature
+    if settings.scale == "delight":
+        moments = scaling.moments(units.delight, units.valid(), state.moments, settings.scale_decay)
+        temperature = temperature * scaling.deviation(moments).to(units.delight)  # [pools, 1]
+    cost = calibrated(units, settings, temperature) if settings.calibrated else price(seen, units.count(), settings)
+    kept, probs = weights(units, cost, settings, temperature, coin)
     zero, drops = None, None
     if units.zero is not None:
         kept = torch.where(units.zero, 0.0, kept)
@@ -249,7 +260,7 @@ def decision(
     rate = bought.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
     history = seen[..., -settings.history :].clone() if settings.history else None
     output = KondoGateOutput(kept, probs, units.delight, cost.squeeze(-1), rate, zero_advantage=zero)
-    return output, GateState(history, drops)
+    return output, GateState(history, drops, None if settings.scale == "none" else moments)
 
 
 @overload

@@ -35,6 +35,11 @@ class GateOptions:
     reserve_mode: str = knob("plain", choices=("plain", "unbiased", "failures"))
     """plain: any unit, G = 1; unbiased: any, G = N/m where m of N are drawn, so that E[Σ G U∇log π] = Σ U∇log π;
     failures: the same among units of negative delight alone."""
+    scale: str = knob("none", choices=("none", "surprisal", "delight"), later=True)
+    """surprisal: χ = U · ℓ/s, s the running root mean square of ℓ; delight: a coin or weight of σ((χ − λ)/(η·s)), s the
+    running deviation of the units' χ."""
+    scale_decay: float = knob(0.99, low=0, below=1, later=True)
+    """β: how much of the running means of x and x² is kept from batch to batch; 0: each batch by its own spread."""
 
 
 @dataclass
@@ -109,10 +114,18 @@ def check(settings: GateSettings, spell: Callable[[str], str] = str, *, strict: 
             f"{said['calibrated']}: of a rate in the Bernoulli or soft mode, batch by batch; "
             f"got {said['rate']}, {said['mode']}, {said['history']}."
         )
+    if settings.scale == "delight" and settings.priority != "delight":
+        raise ConfigError(f"{said['scale']}: of a gate that ranks by delight; got {said['priority']}.")
+    moved = settings.mode != "hard" or (
+        settings.scale == "surprisal"
+        and (settings.rate is None or settings.history > 0 or settings.priority == "additive")
+    )
     for name, reader, read in (
         ("temperature", "mode", settings.mode != "hard"),
         ("alpha", "priority", settings.priority == "additive"),
         ("reserve_mode", "reserve", settings.reserve > 0),
+        ("scale", "mode", moved),
+        ("scale_decay", "scale", settings.scale != "none"),
     ):
         if strict and not read and getattr(settings, name) != getattr(GateSettings, name):
             raise ConfigError(f"{said[name]}: has no effect with {said[reader]}.")

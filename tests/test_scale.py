@@ -1,13 +1,25 @@
 """The gate on the scale of language models: what has no gradient, small surprisals, coins without bias, diagnostics."""
 
+import math
+import tarfile
 import threading
+from dataclasses import fields
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import yaml
 
-from kondo import KondoGate, KondoTrainer, gate
+from kondo import KondoGate, KondoTrainer, dg_loss, gate
 from kondo.gate import GateSettings
+from kondo.lab.config.cell import parse
+from kondo.schema import ConfigError
+from kondo.signals import dg_weight
+from tests.conftest import cell
 from tests.test_trainer import Model, V
+
+NAN, INF = math.nan, math.inf
 
 ADVANTAGES = torch.tensor([0.0, -1.0, 2.0, 0.0, -3.0, 0.0, 0.0, -0.5])
 LOG_PROBS = -torch.tensor([1.0, 0.5, 2.0, 3.0, 0.1, 0.7, 1.5, 0.2])
@@ -127,3 +139,220 @@ def test_ranks_count_and_skip_rows_without_advantage_as_one_process_does(monkeyp
     for part in parts:
         assert (part.zero_advantage, part.actual_gate_rate) == (whole.zero_advantage, whole.actual_gate_rate)
     assert whole.zero_advantage.item() == 4
+
+
+# A scale of the model's own
+
+
+def streams(count=4, rows=6, tokens=5):
+    """Batches of little surprisal, some of it masked, infinite or NaN."""
+    torch.manual_seed(3)
+    made = []
+    for step in range(count):
+        log_probs = -torch.rand(rows, tokens, dtype=torch.float64) * 0.1 * (step + 1)
+        mask = (torch.rand(rows, tokens) < 0.8).long()
+        mask[:, 0] = 1
+        log_probs[mask == 0] = -77.0  # what padding holds must not matter
+        log_probs[0, 0], log_probs[1, 0] = -INF, NAN
+        made.append((log_probs, torch.randn(rows, dtype=torch.float64), mask))
+    return made
+
+
+def known(batch):
+    """The surprisals that count, as a list of numbers."""
+    log_probs, _, mask = batch
+    return [-x for x, m in zip(log_probs.flatten().tolist(), mask.flatten().tolist(), strict=True) if m and x > -INF]
+
+
+def running(batches, decay, power):
+    """The exponential mean of a power of the surprisals, in plain Python."""
+    mean = None
+    for batch in batches:
+        own = sum(x**power for x in known(batch)) / len(known(batch))
+        mean = own if mean is None else decay * mean + (1 - decay) * own
+    return mean
+
+
+def test_a_surprisal_scale_divides_by_the_running_root_mean_square_of_what_exists_and_is_finite():
+    gate = KondoGate(GateSettings(price=0.3, mode="soft", temperature=0.5, scale="surprisal", scale_decay=0.7))
+    batches = streams()
+    for step, (log_probs, advantages, mask) in enumerate(batches):
+        spread = math.sqrt(running(batches[: step + 1], 0.7, 2))
+        output, _ = gate.decide(log_probs, advantages, mask)
+        for row in range(2, 6):
+            own = [-x for x, m in zip(log_probs[row].tolist(), mask[row].tolist(), strict=True) if m]
+            chi = advantages[row].item() * sum(own) / len(own) / spread
+            assert output.delight[row].item() == pytest.approx(chi)
+            assert output.gate_weights[row].item() == pytest.approx(1 / (1 + math.exp(-(chi - 0.3) / 0.5)))
+        assert not output.keep[:2].any()
+    assert gate.moments.tolist() == pytest.approx([running(batches, 0.7, 1), running(batches, 0.7, 2)])
+
+
+def test_scaled_surprisal_does_not_know_the_model_s_own_scale():
+    """A model that is a thousand times surer, and its gate with the same price, keep the same."""
+    log_probs, advantages = -torch.rand(50), torch.randn(50)
+    gates = [KondoGate(GateSettings(price=0.8, scale="surprisal")) for _ in range(2)]
+    plain = KondoGate(GateSettings(price=0.8))
+    for _ in range(3):
+        one, other = (gate.compute_gate(log_probs * by, advantages) for gate, by in zip(gates, (1, 1e-3), strict=True))
+        assert torch.equal(one.keep, other.keep)
+        assert one.keep.any()
+        assert not plain.compute_gate(log_probs * 1e-3, advantages).keep.any()
+
+
+def test_delight_from_elsewhere_and_other_priorities_are_of_scaled_surprisal_too():
+    log_probs, advantages = -torch.rand(3, 8) - 0.1, torch.randn(3, 8)
+    root = log_probs.square().mean(1, keepdim=True).sqrt()  # each pool by itself
+    given = KondoGate(GateSettings(price=0.0, scale="surprisal")).compute_gate(
+        log_probs, advantages, torch.full((3, 8), 2.0), pools=1
+    )
+    torch.testing.assert_close(given.delight, (2 / root).expand(3, 8))
+    mixed = KondoGate(GateSettings(price=0.2, mode="soft", priority="additive", alpha=0.3, scale="surprisal"))
+    rank = 0.3 * advantages - 0.7 * log_probs / root
+    torch.testing.assert_close(
+        mixed.compute_gate(log_probs, advantages, pools=1).gate_probs, torch.sigmoid((rank - 0.2) / 0.1)
+    )
+
+
+@pytest.mark.parametrize("mode", ["soft", "bernoulli"])
+def test_a_delight_scale_measures_the_temperature_in_deviations_of_delight(mode):
+    settings = GateSettings(rate=0.3, mode=mode, temperature=0.7, scale="delight", scale_decay=0.6)
+    gate, means = KondoGate(settings), None
+    for log_probs, advantages, mask in streams():
+        output, _ = gate.decide(log_probs, advantages, mask)
+        chi = output.delight[2:].numpy()  # the first two rows are not finite
+        own = np.array([chi.mean(), (chi**2).mean()])
+        means = own if means is None else 0.6 * means + 0.4 * own
+        spread = math.sqrt(means[1] - means[0] ** 2)
+        expected = 1 / (1 + np.exp(-(chi - output.price.item()) / (0.7 * spread)))
+        np.testing.assert_allclose(output.gate_probs[2:].numpy(), expected)
+    coin = torch.rand(1, 6)
+    tossed = KondoGate(settings).compute_gate(-torch.rand(1, 6), torch.randn(1, 6), pools=1, draw=lambda *_: coin)
+    if mode == "bernoulli":
+        assert torch.equal(tossed.keep, coin < tossed.gate_probs)
+
+
+def test_a_whitened_coin_reaches_a_low_rate_where_one_of_temperature_one_cannot():
+    log_probs, advantages = -torch.rand(1000) * 0.12, torch.randn(1000)
+    rates = [
+        KondoGate(GateSettings(rate=0.03, mode="bernoulli", temperature=0.1, scale=scale))
+        .compute_gate(log_probs, advantages)
+        .gate_probs.mean()
+        for scale in ("none", "delight")
+    ]
+    assert rates[0] > 0.2
+    assert rates[1] < 0.06
+    paid = GateSettings(rate=0.03, mode="soft", temperature=1.0, calibrated=True, scale="delight")
+    output = KondoGate(paid).compute_gate(log_probs, advantages)
+    assert output.gate_probs.mean().item() == pytest.approx(0.03, abs=1e-5)
+
+
+@pytest.mark.parametrize("scale", ["surprisal", "delight"])
+def test_without_any_spread_the_scale_is_one_and_an_empty_batch_changes_nothing(scale):
+    settings = GateSettings(price=0.0, mode="soft", temperature=1.0, scale=scale)
+    gate = KondoGate(settings)
+    gate.decide(torch.full((2, 3), NAN), torch.ones(2), torch.ones(2, 3))
+    assert gate.moments.isnan().all()
+    flat = torch.zeros(2, 3) if scale == "surprisal" else torch.full((2, 3), -0.3)
+    output, _ = gate.decide(flat, torch.ones(2), torch.ones(2, 3))
+    chi = 0.0 if scale == "surprisal" else 0.3
+    torch.testing.assert_close(output.delight, torch.full((2,), chi))
+    if scale == "delight":
+        torch.testing.assert_close(output.gate_probs, torch.sigmoid(torch.full((2,), 0.3)))
+    before = gate.moments.clone()
+    gate.decide(torch.full((2, 3), NAN), torch.ones(2), torch.ones(2, 3))
+    assert torch.equal(gate.moments, before)
+    with pytest.raises(ValueError, match="moments are of"):
+        gate.compute_gate(-torch.rand(4, 3), torch.rand(4, 3), pools=1)
+
+
+@pytest.mark.parametrize("scale", ["surprisal", "delight"])
+def test_a_scale_goes_with_the_state_dict_and_asking_does_not_move_it(scale):
+    settings = GateSettings(price=0.1, mode="soft", scale=scale, scale_decay=0.5)
+    gate, other, fresh = (KondoGate(settings) for _ in range(3))
+    *first, last = streams(3)
+    for batch in first:
+        gate.decide(*batch)
+    other.load_state_dict(gate.state_dict())
+    assert set(gate.state_dict()) == {"moments"}
+    flat = -torch.rand(6, dtype=torch.float64), last[1]
+    asked, state = other.decision(*flat)
+    assert torch.equal(other.moments, gate.moments)
+    assert not torch.equal(state.moments, gate.moments)
+    went_on = gate.compute_gate(*flat)
+    assert torch.equal(asked.gate_weights, went_on.gate_weights)
+    assert not torch.equal(fresh.compute_gate(*flat).gate_weights, went_on.gate_weights)
+
+
+@pytest.mark.parametrize("scale", ["surprisal", "delight"])
+def test_ranks_agree_on_the_spread_of_all_their_units(monkeypatch, scale):
+    settings = GateSettings(price=0.1, mode="soft", temperature=1.0, scale=scale, scale_decay=0.5)
+    batches, whole, ranks = streams(), KondoGate(settings), Ranks([1, 3, 2])
+
+    def decided(gate, own=slice(None)):
+        return [gate.decide(*(x[own] for x in batch))[0].gate_weights for batch in batches], gate.moments
+
+    expected, moments = decided(whole)
+    parts = ranks.run(monkeypatch, lambda own: decided(KondoGate(settings, ranks), own))
+    for step, weights in enumerate(expected):
+        torch.testing.assert_close(torch.cat([part[0][step] for part in parts]), weights)
+    for part in parts:
+        torch.testing.assert_close(part[1], moments)
+        assert torch.equal(part[1], parts[0][1])
+
+
+def test_a_scale_that_cannot_be_or_has_no_effect_is_refused():
+    with pytest.raises(ConfigError, match="scale=delight: of a gate that ranks by delight; got priority=surprisal"):
+        KondoGate(GateSettings(rate=0.1, mode="soft", priority="surprisal", scale="delight"))
+    for settings, words in (
+        ({"rate": 0.1, "scale": "delight"}, "gate.scale=delight: has no effect with gate.mode=hard"),
+        ({"rate": 0.1, "scale": "surprisal"}, "gate.scale=surprisal: has no effect with gate.mode=hard"),
+        ({"rate": 0.1, "scale_decay": 0.5}, "gate.scale_decay=0.5: has no effect with gate.scale=none"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            cell("dgk", settings)
+    assert cell("dgk", {"price": 0.1, "scale": "surprisal"}).gate.scale == "surprisal"
+
+
+def test_unit_gain_makes_the_weight_of_a_neutral_sample_one_and_doubles_every_other():
+    logits, actions = torch.randn(9, 4, requires_grad=True), torch.randint(4, (9,))
+    advantages = torch.cat([torch.zeros(1), torch.randn(8)])
+    (half, weights), (loss, gains) = (
+        dg_loss(logits, actions, advantages, 0.7, unit_gain=gain) for gain in (False, True)
+    )
+    assert gains[0] == 1
+    chosen = logits.log_softmax(-1)[torch.arange(9), actions]
+    torch.testing.assert_close(gains, 2 / (1 + torch.exp(advantages * chosen / 0.7)).detach())
+    torch.testing.assert_close(loss, -(gains * advantages * chosen).mean())
+    torch.testing.assert_close([loss, gains], [2 * half, 2 * weights])
+    assert dg_weight(torch.zeros(2), unit_gain=True).tolist() == [1, 1]
+
+
+# What was trained before is the same cell
+
+
+RESULTS = Path(__file__).parents[1] / "results"
+LATER = {"scale": "none", "scale_decay": 0.99}
+
+
+@pytest.mark.parametrize("archive", ["joy_1", "gate_coefficient", "suppression"])
+def test_published_cells_keep_their_hash_whether_the_later_settings_are_written_at_their_default_or_not(archive):
+    with tarfile.open(RESULTS / f"{archive}.tar.xz") as files:
+        configs = {name: yaml.safe_load(files.extractfile(name)) for name in files.getnames() if "config" in name}
+    asked = 0
+    for name, config in configs.items():
+        config = {key: value for key, value in config.items() if key not in ("seeds", "error", "choices")}
+        written = config if config["gate"] is None else config | {"gate": config["gate"] | LATER}
+        assert parse(config).key() == parse(written).key() == name.split("/")[1].split("-")[0]
+        asked += config["gate"] is not None
+    assert asked >= 3
+
+
+def test_a_later_setting_that_is_used_is_part_of_the_cell_and_is_parsed_again():
+    used = cell("dgk", {"price": 0.1, "scale": "surprisal"})
+    assert used.plain()["gate"]["scale"] == "surprisal"
+    assert "scale_decay" not in used.plain()["gate"]
+    assert parse(used.plain()).gate == used.gate
+    assert used.key() != cell("dgk", {"price": 0.1}).key()
+    assert {each.name for each in fields(GateSettings) if each.metadata["later"]} == set(LATER)
+    assert {name: getattr(GateSettings, name) for name in LATER} == LATER
