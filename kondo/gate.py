@@ -11,6 +11,7 @@ What the gate decides at the edges:
 - ρ = 1: every unit is kept (λ = −∞), exactly policy gradient;
 - a rate keeps exactly k = max(1, ⌊ρn⌋) of n units; ties at the price go to the lowest index;
 - a reserve of r leaves max(1, ⌊(1 − r)ρn⌋) of the k to the price and draws the others at random;
+- a floor of f keeps what the price or the coin would skip with chance f, beside what a rate buys;
 - a fixed price keeps what is strictly above it, so λ = 0 keeps exactly the positive delights;
 - NaN rewards and infinite surprisal (log π = −∞): no finite gradient, so never kept and never part of a quantile.
 - an advantage of exactly zero has no gradient: `decide`, and so `screen`, calling the gate and `KondoTrainer`, keep no
@@ -167,7 +168,7 @@ class KondoGate(nn.Module):
             entries = replace(entries, zero=advantages == 0)
         units = pricing.units(entries, settings.unit, pools)
         shape, pooled = units.delight.shape, units.pooled(pools)
-        tossed = settings.mode == "bernoulli" or settings.reserve > 0
+        tossed = settings.mode == "bernoulli" or settings.reserve > 0 or settings.floor > 0
         coin = draw("coin", tuple(pooled.delight.shape)) if tossed else None
         own = slice(None)
         if self.group is not None:  # decided on the units of all processes, by each of them

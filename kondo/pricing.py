@@ -39,7 +39,7 @@ class KondoGateOutput:
     gate_weights: Tensor
     """G: the weight of each unit, 0 where it is skipped."""
     gate_probs: Tensor
-    """σ((χ − λ)/η) of each unit."""
+    """σ((χ − λ)/η) of each unit; in the Bernoulli mode at least the floor."""
     delight: Tensor
     """χ of each unit; with scale="surprisal", of scaled surprisal, as the price is."""
     price: Tensor
@@ -162,7 +162,8 @@ def price(window: Tensor, count: Tensor | int, settings: GateSettings) -> Tensor
 
 
 def calibrated(units: Units, settings: GateSettings, temperature: Tensor | float) -> Tensor:
-    """λ such that Σ σ((χ − λ)/η) = ρn over the units that can be bought; −∞ where they are too few. → [pools, 1]"""
+    """λ such that Σ σ((χ − λ)/η) = ρn over the units that can be bought, a floor counted in; −∞ where they are too few.
+    → [pools, 1]"""
     assert settings.rate is not None
     able, rank, count = units.able(), units.priority, units.count()
     target = settings.rate * (count if isinstance(count, int) else count.double())
@@ -171,7 +172,7 @@ def calibrated(units: Units, settings: GateSettings, temperature: Tensor | float
     high = torch.where(able, rank, -torch.inf).amax(-1, keepdim=True) + reach
     for _ in range(60):
         middle = (low + high) / 2
-        probs = torch.where(able, torch.sigmoid((rank - middle) / temperature), 0.0)
+        probs = floored(units, torch.where(able, torch.sigmoid((rank - middle) / temperature), 0.0), settings)
         many = probs.sum(-1, keepdim=True) > target
         low, high = torch.where(many, middle, low), torch.where(many, high, middle)
     return torch.where(able.sum(-1, keepdim=True) <= target, -torch.inf, high)
@@ -182,20 +183,45 @@ def weights(
 ) -> tuple[Tensor, Tensor]:
     """G and p = σ((χ − λ)/η): soft, G = p; bernoulli, G = 1{coin < p}; hard, G = 1{χ > λ}, χ being the priority.
 
-    Where a rate's units tie at its price, the first of them are kept, as many as make k = max(1, ⌊ρn⌋) in all.
+    With a floor, the chance of the Bernoulli mode is max(p, f), that of the hard mode max(1{χ > λ}, f). Where a rate's
+    units tie at its price, the first of them are kept, as many as make k = max(1, ⌊ρn⌋) in all.
     """
     able = units.able()
     probs = torch.where(able, torch.sigmoid((units.priority - price) / temperature), 0.0)
     if settings.mode == "soft":
         return probs, probs
     if settings.mode == "bernoulli":
-        assert coin is not None
-        return (coin < probs).to(probs.dtype), probs
+        probs = floored(units, probs, settings)
+        return tossed(units, probs, settings, coin), probs
     above, ties = able & (units.priority > price), able & (units.priority == price)
     quota = 0 if settings.ranked is None else share(settings.ranked, units.count())
     kept = above | (ties & (ties.cumsum(-1) <= quota - above.sum(-1, keepdim=True)))
     bought = kept.to(probs.dtype)
+    if settings.floor:
+        return tossed(units, floored(units, bought, settings), settings, coin), probs
     return (bought + reserve(units, kept, settings, coin) if settings.reserve else bought), probs
+
+
+def floored(units: Units, chance: Tensor, settings: GateSettings) -> Tensor:
+    """max(chance, f) of the units that the floor is for."""
+    return (
+        torch.where(floor_of(units, settings), chance.clamp(min=settings.floor), chance) if settings.floor else chance
+    )
+
+
+def floor_of(units: Units, settings: GateSettings) -> Tensor:
+    """Which units the floor is for: all that can be bought, or the failures among them, those of negative delight."""
+    return units.able() & (units.delight < 0) if settings.reserve_mode == "failures" else units.able()
+
+
+def tossed(units: Units, chance: Tensor, settings: GateSettings, coin: Tensor | None) -> Tensor:
+    """G = 1{coin < chance}; of the units that a floor is for, unless it is plain, G = 1{coin < chance}/chance, so that
+    E[G] = 1 and E[Σ G U∇log π] = Σ U∇log π over them, with Var[G] ≤ 1/f − 1."""
+    assert coin is not None
+    kept = (coin < chance).to(chance.dtype)
+    if not settings.floor or settings.reserve_mode == "plain":
+        return kept
+    return torch.where(floor_of(units, settings), kept / chance, kept)
 
 
 def reserve(units: Units, kept: Tensor, settings: GateSettings, coin: Tensor | None) -> Tensor:
@@ -239,11 +265,12 @@ def decision(
 ) -> tuple[KondoGateOutput, GateState]:
     """What to keep of the units, and the state to go on from.
 
-    coin: uniform numbers, one per unit, for the Bernoulli mode and for a reserve. With scale="delight" the temperature
-    is η·s, s the deviation of delight; with "surprisal" the moments of the state are this batch's already.
+    coin: uniform numbers, one per unit, for the Bernoulli mode, a reserve or a floor. With scale="delight" the
+    temperature is η·s, s the deviation of delight; with "surprisal" the state's moments are this batch's already.
     """
     seen = window(units, state.history if settings.history else None)
-    moments, temperature = state.moments, settings.temperature
+    moments: Tensor | None = state.moments
+    temperature: Tensor | float = settings.temperature
     if settings.scale == "delight":
         moments = scaling.moments(units.delight, units.valid(), state.moments, settings.scale_decay)
         temperature = temperature * scaling.deviation(moments).to(units.delight)  # [pools, 1]

@@ -34,7 +34,10 @@ class GateOptions:
     """r: share of what a rate buys that is drawn at random from what it would skip."""
     reserve_mode: str = knob("plain", choices=("plain", "unbiased", "failures"))
     """plain: any unit, G = 1; unbiased: any, G = N/m where m of N are drawn, so that E[Σ G U∇log π] = Σ U∇log π;
-    failures: the same among units of negative delight alone."""
+    failures: the same among units of negative delight alone. Of a floor likewise, with G = 1/p for N/m."""
+    floor: float = knob(0.0, low=0, below=1, later=True)
+    """f: the least chance that a unit is kept with, p = max(σ((χ − λ)/η), f), or max(1{χ > λ}, f) in the hard mode. It
+    is paid for beside a rate; `reserve_mode` says for which units, and whether they weigh G = 1 or 1/p ≤ 1/f."""
     scale: str = knob("none", choices=("none", "surprisal", "delight"), later=True)
     """surprisal: χ = U · ℓ/s, s the running root mean square of ℓ; delight: a coin or weight of σ((χ − λ)/(η·s)), s the
     running deviation of the units' χ."""
@@ -109,6 +112,11 @@ def check(settings: GateSettings, spell: Callable[[str], str] = str, *, strict: 
             f"{said['reserve']}: a share of what a hard gate buys at a rate below 1; "
             f"got {said['rate']}, {said['mode']}."
         )
+    if settings.floor and (settings.rate == 1 or settings.mode == "soft" or settings.reserve):
+        raise ConfigError(
+            f"{said['floor']}: the chance of what a gate would skip, and in place of a reserve; "
+            f"got {said['rate']}, {said['mode']}, {said['reserve']}."
+        )
     if settings.calibrated and (settings.rate is None or settings.mode == "hard" or settings.history):
         raise ConfigError(
             f"{said['calibrated']}: of a rate in the Bernoulli or soft mode, batch by batch; "
@@ -123,7 +131,7 @@ def check(settings: GateSettings, spell: Callable[[str], str] = str, *, strict: 
     for name, reader, read in (
         ("temperature", "mode", settings.mode != "hard"),
         ("alpha", "priority", settings.priority == "additive"),
-        ("reserve_mode", "reserve", settings.reserve > 0),
+        ("reserve_mode", "reserve", settings.reserve > 0 or settings.floor > 0),
         ("scale", "mode", moved),
         ("scale_decay", "scale", settings.scale != "none"),
     ):

@@ -1,5 +1,6 @@
 """The gate on the scale of language models: what has no gradient, small surprisals, coins without bias, diagnostics."""
 
+import itertools
 import math
 import tarfile
 import threading
@@ -11,9 +12,11 @@ import pytest
 import torch
 import yaml
 
-from kondo import KondoGate, KondoTrainer, dg_loss, gate
+import kondo
+from kondo import KondoGate, KondoTrainer, dg_loss, diagnostics, gate
 from kondo.gate import GateSettings
 from kondo.lab.config.cell import parse
+from kondo.pricing import KondoGateOutput
 from kondo.schema import ConfigError
 from kondo.signals import dg_weight
 from tests.conftest import cell
@@ -328,11 +331,179 @@ def test_unit_gain_makes_the_weight_of_a_neutral_sample_one_and_doubles_every_ot
     assert dg_weight(torch.zeros(2), unit_gain=True).tolist() == [1, 1]
 
 
+# Coins without bias
+
+
+def outcomes(chances):
+    """Every way that coins of these chances can fall: numbers that fall so, and how likely it is."""
+    for fallen in itertools.product((True, False), repeat=len(chances)):
+        coins = [p / 2 if heads else (1 + p) / 2 for p, heads in zip(chances, fallen, strict=True)]
+        yield coins, math.prod(p if heads else 1 - p for p, heads in zip(chances, fallen, strict=True))
+
+
+def expected_weights(settings, log_probs, advantages, chances):
+    """E[G] of each unit, summed over all outcomes of the coins, each a pool of its own."""
+    ways = list(outcomes(chances))
+    coins, likely = (torch.tensor(x, dtype=torch.float64) for x in zip(*ways, strict=True))
+    shape = (len(ways), len(chances))
+    output = KondoGate(settings).compute_gate(
+        log_probs.expand(shape), advantages.expand(shape), pools=1, draw=lambda name, size: coins
+    )
+    assert likely.sum().item() == pytest.approx(1)
+    return (likely.unsqueeze(-1) * output.gate_weights).sum(0), output
+
+
+UNITS = (
+    -torch.tensor([0.2, 2.0, 0.1, 1.0, 3.0, 0.4, 0.9], dtype=torch.float64),
+    torch.tensor([1.0, -2.0, -0.3, 0.7, 1.5, 0.0, -0.1], dtype=torch.float64),
+)
+
+
+@pytest.mark.parametrize("scope", ["plain", "unbiased", "failures"])
+@pytest.mark.parametrize(
+    "gated",
+    [
+        {"price": 0.1, "mode": "bernoulli", "temperature": 0.3},
+        {"price": 0.1, "mode": "hard"},
+        {"rate": 0.3, "mode": "hard"},
+    ],
+)
+def test_over_all_falls_of_its_coins_a_floor_has_no_bias_on_the_units_it_is_for(gated, scope):
+    log_probs, advantages = UNITS
+    chi = [-a * b for a, b in zip(log_probs.tolist(), advantages.tolist(), strict=True)]
+    price = sorted(chi)[-3] if "rate" in gated else 0.1  # ⌊0.3·7⌋ = 2 above the third
+    if gated["mode"] == "hard":
+        usual = [float(x > price) for x in chi]
+    else:
+        usual = [1 / (1 + math.exp(-(x - price) / 0.3)) for x in chi]
+    covered = [scope != "failures" or x < 0 for x in chi]
+    chances = [max(p, 0.25) if within else p for p, within in zip(usual, covered, strict=True)]
+    settings = GateSettings(floor=0.25, reserve_mode=scope, **gated)
+    expected, output = expected_weights(settings, log_probs, advantages, chances)
+    whole = [1.0 if within else p for p, within in zip(usual, covered, strict=True)]
+    assert expected.tolist() == pytest.approx(chances if scope == "plain" else whole)
+    assert output.gate_weights.max().item() == pytest.approx(1.0 if scope == "plain" else 4.0)  # 1/f
+    if scope == "unbiased":  # the gradient itself, by its logits
+        logits = torch.randn(7, 3, dtype=torch.float64, requires_grad=True)
+        losses = advantages * logits.log_softmax(-1)[:, 0]
+        (gradient,) = torch.autograd.grad((expected * losses).sum(), logits, retain_graph=True)
+        torch.testing.assert_close(gradient, torch.autograd.grad(losses.sum(), logits)[0])
+
+
+def test_without_a_floor_a_coin_is_biased_towards_delight():
+    chi = -UNITS[0] * UNITS[1]
+    chances = torch.sigmoid((chi - 0.1) / 0.3).tolist()
+    settings = GateSettings(price=0.1, mode="bernoulli", temperature=0.3)
+    assert expected_weights(settings, *UNITS, chances)[0].tolist() == pytest.approx(chances)
+
+
+@pytest.mark.parametrize("scope", ["unbiased", "failures"])
+def test_over_all_orders_of_its_coins_a_reserve_has_no_bias(scope):
+    orders = torch.tensor(list(itertools.permutations(range(5)))).double() / 5  # 120, each as likely
+    log_probs, advantages = (x[:5].expand(120, 5) for x in UNITS)
+    gate = KondoGate(GateSettings(rate=0.4, reserve=0.5, reserve_mode=scope))
+    weights = gate.compute_gate(log_probs, advantages, pools=1, draw=lambda name, size: orders).gate_weights
+    expected = [1.0] * 5 if scope == "unbiased" else [0.0, 1.0, 1.0, 0.0, 1.0]
+    assert weights.mean(0).tolist() == pytest.approx(expected)
+
+
+def test_a_floor_is_part_of_what_a_calibrated_coin_pays_and_nothing_else_is_ever_bought():
+    log_probs, advantages = -torch.rand(400) * 3, torch.randn(400)
+    advantages[3] = NAN
+    settings = GateSettings(rate=0.2, mode="bernoulli", calibrated=True, floor=0.05, reserve_mode="unbiased")
+    output = KondoGate(settings).compute_gate(log_probs, advantages)
+    assert output.gate_probs.mean().item() == pytest.approx(0.2, abs=1e-4)
+    assert output.gate_probs.sort().values[:2].tolist() == pytest.approx([0, 0.05])
+    always = KondoGate(GateSettings(price=9.0, floor=0.99)).compute_gate(
+        torch.tensor([-1.0, -INF, -1.0]), torch.tensor([1.0, 1.0, NAN]), draw=lambda *_: torch.zeros(3)
+    )
+    assert always.keep.tolist() == [True, False, False]
+
+
+def test_ranks_toss_for_a_floor_as_one_process_does(monkeypatch):
+    settings, coins = GateSettings(rate=0.3, floor=0.5, reserve_mode="failures"), torch.rand(7)
+
+    def decided(group=None, own=slice(None)):
+        gate = KondoGate(settings, group)
+        return gate.compute_gate(*(x[own] for x in UNITS), draw=lambda *_: coins[own]).gate_weights
+
+    ranks = Ranks([2, 4, 1])
+    parts = ranks.run(monkeypatch, lambda own: decided(ranks, own))
+    assert torch.equal(torch.cat(parts), decided())
+    assert 2.0 in decided().tolist()
+
+
+@pytest.mark.parametrize("others", [{"rate": 1.0}, {"rate": 0.1, "mode": "soft"}, {"rate": 0.1, "reserve": 0.5}])
+def test_a_floor_under_what_is_never_skipped_or_beside_a_reserve_is_refused(others):
+    with pytest.raises(ConfigError, match=r"floor=0\.1: the chance of what a gate would skip"):
+        KondoGate(GateSettings(floor=0.1, **others))
+
+
+# Diagnostics
+
+
+def decided(keep, delight):
+    """A decision as it might have come out."""
+    keep = torch.tensor(keep, dtype=torch.float)
+    return KondoGateOutput(keep, keep, torch.tensor(delight), torch.zeros(()), keep.mean())
+
+
+def test_diagnostics_of_sequences_are_what_one_counts_by_hand():
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1], [1, 1, 0], [0, 0, 0]])
+    output = decided([1, 0, 0, 1, 0, 0], [math.log(3), 0.0, -math.log(4), math.log(1.1), NAN, 9.0])
+    advantages = torch.tensor([2.0, 0.0, -1.0, 1.0, 3.0, -5.0])
+    found = diagnostics(output, -torch.ones(6, 3), advantages, mask, torch.tensor([7, 7, 2, 2, 5, 5]))
+    gates = [0.75, 0.5, 0.2, 1.1 / 2.1]
+    mean = sum(gates) / 4
+    assert found == pytest.approx(
+        {
+            "gate_spread": math.sqrt(sum((x - mean) ** 2 for x in gates) / 4),
+            "off_neutral": 2 / 4,
+            "zero_advantage": 1 / 5,
+            "kept_positive": 2 / 3,
+            "dropped_positive": 1 / 3,
+            "kept_negative": 0.0,
+            "dropped_negative": 1.0,
+            "kept_length": 3.0,
+            "dropped_length": (2 + 1 + 2) / 3,
+            "survivors_per_group": 2 / 3,
+            "groups_without_survivors": 1 / 3,
+        }
+    )
+    assert "survivors_per_group" not in diagnostics(output, -torch.ones(6, 3), advantages, mask)
+
+
+def test_diagnostics_of_tokens_count_tokens_and_lengths_of_rows():
+    mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
+    advantages = torch.tensor([[1.0, -1.0, 0.0], [-2.0, -2.0, 9.0]])
+    output = decided([[1, 0, 0], [0, 0, 1]], [[5.0, 0.0, 0.0], [0.0, 0.0, 5.0]])  # the last is padding
+    found = diagnostics(output, -torch.ones(2, 3), advantages, mask, torch.tensor([0, 1]))
+    assert found["off_neutral"] == pytest.approx(1 / 5)
+    assert found["zero_advantage"] == pytest.approx(1 / 5)
+    assert (found["kept_positive"], found["kept_negative"], found["dropped_negative"]) == (1, 0, 1)
+    assert (found["kept_length"], found["dropped_length"]) == (3, 2)
+    assert (found["survivors_per_group"], found["groups_without_survivors"]) == (0.5, 0.5)
+
+
+def test_diagnostics_of_a_real_decision_agree_with_it_and_a_mean_over_nothing_is_nan():
+    gate = KondoGate(GateSettings(rate=0.5))
+    output, _ = gate.decide(LOG_PROBS, ADVANTAGES)
+    found = kondo.diagnostics(output, LOG_PROBS, ADVANTAGES)
+    assert found["zero_advantage"] * 8 == output.zero_advantage
+    assert found["kept_positive"] == 1
+    assert found["kept_length"] == found["dropped_length"] == 1
+    idle, _ = gate.decide(LOG_PROBS, torch.zeros(8))
+    nothing = kondo.diagnostics(idle, LOG_PROBS, torch.zeros(8))
+    assert math.isnan(nothing["kept_positive"])
+    assert math.isnan(nothing["kept_length"])
+    assert nothing["gate_spread"] == 0
+
+
 # What was trained before is the same cell
 
 
 RESULTS = Path(__file__).parents[1] / "results"
-LATER = {"scale": "none", "scale_decay": 0.99}
+LATER = {"floor": 0.0, "scale": "none", "scale_decay": 0.99}
 
 
 @pytest.mark.parametrize("archive", ["joy_1", "gate_coefficient", "suppression"])
