@@ -25,8 +25,8 @@ def diagnostics(
     gate_spread, off_neutral: the deviation of σ(χ) over the units, and the share of them with |σ(χ) − ½| > 0.05; a gate
     that has little of both ranks noise. zero_advantage: the share of units without any. {kept, dropped}_{positive,
     negative}: the share of the units whose (mean) advantage has that sign. {kept, dropped}_length: tokens in a row, one
-    that is kept where any of its units is. groups: which group each row is of, (B,); then survivors_per_group is how many rows
-    of a group are kept on average, and groups_without_survivors the share of groups with none.
+    that is kept where any of its units is. groups: which group each row is of, (B,); then survivors_per_group is how
+    many rows of a group are kept on average, and groups_without_survivors the share of groups with none.
     """
     exists = torch.ones_like(log_probs, dtype=torch.bool) if mask is None else mask.bool().expand_as(log_probs)
     signed = torch.where(exists, per_entry(advantages, log_probs), 0.0)
