@@ -269,6 +269,13 @@ def test_without_any_spread_the_scale_is_one_and_an_empty_batch_changes_nothing(
         gate.compute_gate(-torch.rand(4, 3), torch.rand(4, 3), pools=1)
 
 
+def test_equal_delights_have_no_spread_though_rounding_gives_them_one():
+    chi = torch.full((3,), 0.7, dtype=torch.float64)
+    gate = KondoGate(GateSettings(price=0.0, mode="soft", temperature=1.0, scale="delight"))
+    torch.testing.assert_close(gate.compute_gate(-chi, torch.ones_like(chi)).gate_probs, torch.sigmoid(chi))
+    assert gate.moments[1] > gate.moments[0] ** 2
+
+
 @pytest.mark.parametrize("scale", ["surprisal", "delight"])
 def test_a_scale_goes_with_the_state_dict_and_asking_does_not_move_it(scale):
     settings = GateSettings(price=0.1, mode="soft", scale=scale, scale_decay=0.5)
