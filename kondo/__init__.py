@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kondo.gate import KondoGate, KondoGateConfig, KondoGateOutput
+    from kondo.monitoring import diagnostics
     from kondo.objectives import dg_loss, pg_loss
     from kondo.signals import delight, expected_confidence_baseline
     from kondo.trainer import KondoTrainer
@@ -26,6 +27,7 @@ __all__ = [
     "__version__",
     "delight",
     "dg_loss",
+    "diagnostics",
     "expected_confidence_baseline",
     "pg_loss",
 ]
@@ -37,6 +39,7 @@ _HOMES = {
     "KondoTrainer": "kondo.trainer",
     "delight": "kondo.signals",
     "dg_loss": "kondo.objectives",
+    "diagnostics": "kondo.monitoring",
     "expected_confidence_baseline": "kondo.signals",
     "pg_loss": "kondo.objectives",
 }

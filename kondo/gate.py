@@ -11,27 +11,32 @@ What the gate decides at the edges:
 - ρ = 1: every unit is kept (λ = −∞), exactly policy gradient;
 - a rate keeps exactly k = max(1, ⌊ρn⌋) of n units; ties at the price go to the lowest index;
 - a reserve of r leaves max(1, ⌊(1 − r)ρn⌋) of the k to the price and draws the others at random;
+- a floor of f keeps what the price or the coin would skip with chance f, beside what a rate buys;
 - a fixed price keeps what is strictly above it, so λ = 0 keeps exactly the positive delights;
 - NaN rewards and infinite surprisal (log π = −∞): no finite gradient, so never kept and never part of a quantile.
+- an advantage of exactly zero has no gradient: `decide`, and so `screen`, calling the gate and `KondoTrainer`, keep no
+  such unit, and its place in a rate goes to no other; `compute_gate` and `decision` keep the papers' rule.
 
-The arithmetic is in `kondo.pricing`, what a gate may rank by in `kondo.priorities`.
+The settings are in `kondo.settings`, the arithmetic in `kondo.pricing`, what a gate may rank by in `kondo.priorities`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from kondo import packing, pricing
-from kondo.parallel import gathered
+from kondo import packing, pricing, scaling
+from kondo.parallel import gathered, summed
 from kondo.pricing import GateState, KondoGateOutput, Units
 from kondo.priorities import PRIORITIES as PRIORITIES
 from kondo.priorities import priority as priority
-from kondo.schema import ConfigError, check_range, described, knob
+from kondo.settings import GateOptions as GateOptions
+from kondo.settings import GateSettings, KondoGateConfig
+from kondo.settings import check as check
 from kondo.signals import action_log_probs
 from kondo.signals import delight as delight_of
 
@@ -40,115 +45,6 @@ if TYPE_CHECKING:
 
 Draw = Callable[[str, tuple[int, ...]], Tensor]
 STATE = tuple(field.name for field in fields(GateState))
-
-
-@dataclass(kw_only=True)
-class GateOptions:
-    """Settings of the gate that every way to write them down has under the same name."""
-
-    priority: str = knob("delight", choices=PRIORITIES)
-    """What the gate ranks by: a name in PRIORITIES."""
-    alpha: float = knob(0.5, low=0, high=1)
-    """α: weight of the advantage in the additive priority."""
-    unit: str = knob("auto", choices=("auto", "sample", "token", "sequence"))
-    """sample, token (every entry decides for itself), sequence (the last axis is averaged); auto means sequence where
-    an attention mask says where sequences end, and every entry otherwise."""
-    history: int = knob(0, low=0)
-    """How many past priorities the quantile looks back on, beside the batch itself; 0 prices each batch by itself."""
-    warmup: int = knob(0, low=0)
-    """With a history: keep everything until this many priorities have been seen."""
-    max_consecutive_drops: int | None = knob(None, low=0)
-    """After this many batches in a row that had something to teach and kept nothing, the next such batch keeps its best
-    unit, whatever the price; None: never."""
-    calibrated: bool = knob(False)
-    """A rate's price in the Bernoulli and soft modes: that of the hard mode (False), or the one at which σ((χ − λ)/η)
-    is ρ on average, so that the rate is what is paid for (True)."""
-    reserve: float = knob(0.0, low=0, below=1)
-    """r: share of what a rate buys that is drawn at random from what it would skip."""
-    reserve_mode: str = knob("plain", choices=("plain", "unbiased", "failures"))
-    """plain: any unit, G = 1; unbiased: any, G = N/m where m of N are drawn, so that E[Σ G U∇log π] = Σ U∇log π;
-    failures: the same among units of negative delight alone."""
-
-
-@dataclass
-class GateSettings(GateOptions):
-    """Settings of the gate: a rate or a price, and how it decides by it."""
-
-    rate: float | None = knob(None, above=0, high=1)
-    """ρ: the share of units to keep; the price is then their (1 − ρ)-quantile."""
-    price: float | None = knob(None)
-    """λ: a fixed compute price."""
-    mode: str = knob("hard", choices=("hard", "bernoulli", "soft"))
-    """hard: 1{χ > λ}; bernoulli: a coin with probability σ((χ − λ)/η); soft: weight by it, and skip nothing."""
-    temperature: float = knob(0.1, above=0)
-    """η: softness of the Bernoulli and soft modes. The hard mode is its limit η → 0 and does not read it."""
-
-    @property
-    def ranked(self) -> float | None:
-        """The share of units that is bought by priority: the rate, less the reserve."""
-        return self.rate if self.rate is None or not self.reserve else self.rate * (1 - self.reserve)
-
-
-@dataclass
-class KondoGateConfig(GateOptions):
-    """The gate's settings in the words of kondo-gate; `gate_rate` and `price` exclude each other.
-
-    The mode is hard (the default), Bernoulli (`deterministic=False`) or soft (`hard=False`).
-    """
-
-    gate_rate: float | None = 0.3
-    """ρ"""
-    price: float | None = None
-    """λ"""
-    temperature: float = 0.1
-    """η"""
-    hard: bool = True
-    """Decide 0 or 1 (True), or weight smoothly (False)."""
-    deterministic: bool = True
-    """Hard mode only: compare with the price (True), or toss a coin with probability σ((χ − λ)/η) (False)."""
-
-    def settings(self) -> GateSettings:
-        """The same in the words of `GateSettings`."""
-        mode = "soft" if not self.hard else "hard" if self.deterministic else "bernoulli"
-        shared = {field.name: getattr(self, field.name) for field in fields(GateOptions)}
-        return GateSettings(rate=self.gate_rate, price=self.price, mode=mode, temperature=self.temperature, **shared)
-
-
-def check(settings: GateSettings, spell: Callable[[str], str] = str, *, strict: bool = False) -> None:
-    """Refuse settings that cannot be, each under the name that `spell` gives it; strict: those without effect, too."""
-    for field in fields(settings):
-        value, limits = getattr(settings, field.name), field.metadata["limits"]
-        try:
-            check_range(value, limits, field.name)
-        except ConfigError:
-            raise ConfigError(f"{spell(field.name)} must be {described(limits)}; got {value!r}.") from None
-    said = {field.name: f"{spell(field.name)}={getattr(settings, field.name)}" for field in fields(settings)}
-    either = f"specify either {spell('rate')} or {spell('price')}"
-    if settings.rate is not None and settings.price is not None:
-        raise ConfigError(f"{said['rate']} and {said['price']} exclude each other: {either}, not both.")
-    if settings.rate is None and settings.price is None:
-        raise ConfigError(f"{either}: both are None.")
-    if settings.history and settings.rate is None:
-        raise ConfigError(f"{said['history']}: a fixed price has no use for a history; {spell('price')} is fixed.")
-    if settings.warmup and not settings.history:
-        raise ConfigError(f"{said['warmup']}: the warm-up fills a history; set {spell('history')} too.")
-    if settings.reserve and (settings.rate in (None, 1) or settings.mode != "hard"):
-        raise ConfigError(
-            f"{said['reserve']}: a share of what a hard gate buys at a rate below 1; "
-            f"got {said['rate']}, {said['mode']}."
-        )
-    if settings.calibrated and (settings.rate is None or settings.mode == "hard" or settings.history):
-        raise ConfigError(
-            f"{said['calibrated']}: of a rate in the Bernoulli or soft mode, batch by batch; "
-            f"got {said['rate']}, {said['mode']}, {said['history']}."
-        )
-    for name, reader, read in (
-        ("temperature", "mode", settings.mode != "hard"),
-        ("alpha", "priority", settings.priority == "additive"),
-        ("reserve_mode", "reserve", settings.reserve > 0),
-    ):
-        if strict and not read and getattr(settings, name) != getattr(GateSettings, name):
-            raise ConfigError(f"{said[name]}: has no effect with {said[reader]}.")
 
 
 class KondoGate(nn.Module):
@@ -162,7 +58,7 @@ class KondoGate(nn.Module):
 
     Calling the gate on logits gives the masked loss of the same gradient, which costs every backward pass.
 
-    A gate with a history, or with max_consecutive_drops, has a state, which is in its `state_dict`: `compute_gate`,
+    A gate with a history, a scale or max_consecutive_drops has a state, which is in its `state_dict`: `compute_gate`,
     `decide`, `screen` and calling it go on to the next; `decision` tells what they would do and changes nothing.
 
     group: the processes (of `torch.distributed`) whose batches are parts of one. They then agree on everything: the
@@ -172,6 +68,7 @@ class KondoGate(nn.Module):
 
     history: Tensor | None
     drops: Tensor | None
+    moments: Tensor | None
 
     def __init__(self, config: KondoGateConfig | GateSettings | None = None, group: ProcessGroup | None = None) -> None:
         super().__init__()
@@ -188,11 +85,12 @@ class KondoGate(nn.Module):
     @property
     def state(self) -> GateState:
         """What the gate remembers."""
-        return GateState(self.history, self.drops)
+        return GateState(**{name: self._buffers[name] for name in STATE})
 
     def remember(self, state: GateState) -> None:
         """Go on from this state."""
-        self.history, self.drops = state.history, state.drops
+        for name in STATE:
+            self._buffers[name] = getattr(state, name)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """A saved state is taken as it is: its shapes are those of the batches it has seen."""
@@ -220,7 +118,6 @@ class KondoGate(nn.Module):
         self.remember(state)
         return output
 
-    @torch.no_grad()
     def decision(
         self,
         log_probs: Tensor,
@@ -241,19 +138,42 @@ class KondoGate(nn.Module):
         Everything in the output has one entry per unit: the shape of log_probs, less the last axis for
         unit="sequence".
         """
-        settings = self.settings
+        return self._decision(log_probs, advantages, delight, mask, pools, draw)
+
+    @torch.no_grad()
+    def _decision(
+        self,
+        log_probs: Tensor,
+        advantages: Tensor,
+        delight: Tensor | None = None,
+        mask: Tensor | None = None,
+        pools: int = 0,
+        draw: Draw | None = None,
+        *,
+        skip_zero: bool = False,
+    ) -> tuple[KondoGateOutput, GateState]:
+        """See `decision`; skip_zero: a unit without any advantage is never kept."""
+        settings, state = self.settings, self.state
+        if settings.scale == "surprisal":
+            total = None if self.group is None else lambda sums: summed(sums, self.group)
+            found = scaling.surprisal_moments(log_probs, mask, state.moments, settings.scale_decay, pools, total)
+            state, spread = replace(state, moments=found), scaling.root_mean_square(found)
+            log_probs = scaling.divided(log_probs, spread, pools)
+            delight = None if delight is None else scaling.divided(delight, spread, pools)
         draw = draw or (lambda name, shape: torch.rand(shape, device=log_probs.device))
         entries = pricing.entries(
             settings, log_probs, advantages, delight, mask, lambda: draw("priority", log_probs.shape)
         )
+        if skip_zero:
+            entries = replace(entries, zero=advantages == 0)
         units = pricing.units(entries, settings.unit, pools)
         shape, pooled = units.delight.shape, units.pooled(pools)
-        tossed = settings.mode == "bernoulli" or settings.reserve > 0
+        tossed = settings.mode == "bernoulli" or settings.reserve > 0 or settings.floor > 0
         coin = draw("coin", tuple(pooled.delight.shape)) if tossed else None
         own = slice(None)
         if self.group is not None:  # decided on the units of all processes, by each of them
             pooled, coin, own = _joined(pooled, coin, self.group)
-        output, state = pricing.decision(settings, pooled, self.state, coin)
+        output, state = pricing.decision(settings, pooled, state, coin)
         each = ("gate_weights", "gate_probs", "delight")
         return replace(output, **{name: getattr(output, name)[..., own].reshape(shape) for name in each}), state
 
@@ -302,10 +222,17 @@ class KondoGate(nn.Module):
     def decide(
         self, log_probs: Tensor, advantages: Tensor, attention_mask: Tensor | None = None
     ) -> tuple[KondoGateOutput, Tensor]:
-        """The gate's decision on a batch (B,) or (B, T), and its weights entry by entry (0 where the mask is)."""
+        """The gate's decision on a batch (B,) or (B, T), and its weights entry by entry (0 where the mask is).
+
+        A unit whose advantages are all exactly 0 has no policy gradient and is never kept; `zero_advantage` says how
+        many these are. A term of your own that has a gradient there, such as a KL or an entropy, is then not computed
+        on them, as on all that is skipped.
+        """
         if log_probs.dim() == 1:
             attention_mask = None
-        output = self.compute_gate(log_probs, per_entry(advantages, log_probs), mask=attention_mask)
+        each = per_entry(advantages, log_probs)
+        output, state = self._decision(log_probs, each, mask=attention_mask, skip_zero=True)
+        self.remember(state)
         weights = output.gate_weights
         if weights.dim() < log_probs.dim():
             weights = weights.unsqueeze(-1).expand_as(log_probs)
@@ -334,6 +261,8 @@ def gated_sum(log_probs: Tensor, advantages: Tensor, weights: Tensor) -> Tensor:
 def _joined(units: Units, coin: Tensor | None, group: ProcessGroup) -> tuple[Units, Tensor | None, slice]:
     """The units of all processes of the group and their coins, in order of rank, and where one's own are."""
     exists = torch.ones_like(units.finite) if units.exists is None else units.exists
-    own = [units.delight, units.priority, units.finite, exists, *([] if coin is None else [coin])]
-    (delight, priority, finite, exists, *coins), where = gathered(own, group)
-    return Units(delight, priority, finite, exists), coins[0] if coins else None, where
+    own = {name: x for name, x in (vars(units) | {"exists": exists, "coin": coin}).items() if x is not None}
+    whole, where = gathered(list(own.values()), group)
+    joined = dict(zip(own, whole, strict=True))
+    coin = joined.pop("coin", None)
+    return Units(**joined), coin, where

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from kondo.schema import limits, register
-from kondo.signals import action_log_probs
+from kondo.signals import action_log_probs, dg_weight
 from kondo.signals import delight as delight_of
 
 Objective = Callable[..., Tensor]
@@ -108,7 +108,7 @@ def is_pg_sequence(
 @method
 def dg(log_prob: Tensor, advantage: Tensor, delight: Tensor, *, temperature: Positive = 1.0) -> Tensor:
     """Delightful policy gradient: Σ σ(χ/η) U ∇log π"""
-    return -torch.sigmoid(delight / temperature) * advantage * log_prob
+    return -dg_weight(delight, temperature) * advantage * log_prob
 
 
 @method
@@ -174,8 +174,10 @@ def pg_loss(logits: Tensor, actions: Tensor, advantages: Tensor) -> Tensor:
     return pg(action_log_probs(logits, actions), advantages.detach()).mean()
 
 
-def dg_loss(logits: Tensor, actions: Tensor, advantages: Tensor, eta: float = 1.0) -> tuple[Tensor, Tensor]:
-    """−mean(σ(χ/η) U log π): DG on a batch of logits (..., V), with its weights σ(χ/η)."""
+def dg_loss(
+    logits: Tensor, actions: Tensor, advantages: Tensor, eta: float = 1.0, *, unit_gain: bool = False
+) -> tuple[Tensor, Tensor]:
+    """−mean(w U log π): DG on a batch of logits (..., V), with its weights w = σ(χ/η), or 2σ(χ/η) with unit gain."""
     log_probs = action_log_probs(logits, actions)
-    delight = delight_of(log_probs, advantages)
-    return dg(log_probs, advantages.detach(), delight, temperature=eta).mean(), torch.sigmoid(delight / eta)
+    weights = dg_weight(delight_of(log_probs, advantages), eta, unit_gain=unit_gain)
+    return pg(log_probs, weights * advantages.detach()).mean(), weights

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, overload
 import torch
 from torch import Tensor
 
+from kondo import scaling
 from kondo.priorities import PRIORITIES
 from kondo.signals import delight as delight_of
 
 if TYPE_CHECKING:
-    from kondo.gate import GateSettings
+    from kondo.settings import GateSettings
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class GateState:
     """Past priorities, the latest last; −∞ for what could not be bought. [pools, ≤ history]"""
     drops: Tensor | None = None
     """Batches in a row that had something to teach and kept nothing. [pools, 1]"""
+    moments: Tensor | None = None
+    """Running means of x and x², x being the surprisal or the delight that `scale` names. [pools, 2]"""
 
 
 @dataclass
@@ -36,9 +39,9 @@ class KondoGateOutput:
     gate_weights: Tensor
     """G: the weight of each unit, 0 where it is skipped."""
     gate_probs: Tensor
-    """σ((χ − λ)/η) of each unit."""
+    """σ((χ − λ)/η) of each unit; in the Bernoulli mode at least the floor."""
     delight: Tensor
-    """χ of each unit."""
+    """χ of each unit; with scale="surprisal", of scaled surprisal, as the price is."""
     price: Tensor
     """λ as used: for a rate, the lowest priority that was bought (−∞ when the gate stands open). One per pool."""
     actual_gate_rate: Tensor
@@ -47,6 +50,8 @@ class KondoGateOutput:
     """Scalar, ready for `.backward()`; from `KondoGate.forward` only."""
     action_log_probs: Tensor | None = None
     """log π of the actions; from `KondoGate.forward` and `KondoGate.screen`."""
+    zero_advantage: Tensor | None = None
+    """How many units have no advantage, and are not kept therefore; from `KondoGate.decide`. One per pool."""
 
     @property
     def keep(self) -> Tensor:
@@ -66,11 +71,13 @@ class Units:
     """Whether a unit's gradient would be finite."""
     exists: Tensor | None = None
     """Which of them are there at all; None: every one."""
+    zero: Tensor | None = None
+    """Which of them have no advantage, and are never kept; None: that is not asked."""
 
     def pooled(self, pools: int) -> Units:
         """The same units with all axes after the pools made one. → [pools, n]"""
-        own = [self.delight, self.priority, self.finite, *([] if self.exists is None else [self.exists])]
-        return Units(*(x.reshape(*x.shape[:pools], -1) for x in own))
+        own = {name: x.reshape(*x.shape[:pools], -1) for name, x in vars(self).items() if x is not None}
+        return Units(**own)
 
     def valid(self) -> Tensor:
         """The units that exist and have a finite gradient: the others are never bought, nor part of a quantile."""
@@ -116,11 +123,13 @@ def units(entries: Units, unit: str, pools: int) -> Units:
         return entries
     if chi.dim() < pools + 2:
         raise ValueError(f'unit="sequence" needs a token axis after the batch; got shape {tuple(chi.shape)}.')
+    zero = entries.zero
     if exists is None:
-        return Units(chi.mean(-1), rank.mean(-1), finite.all(-1))
+        return Units(chi.mean(-1), rank.mean(-1), finite.all(-1), zero=None if zero is None else zero.all(-1))
     count = exists.sum(-1).clamp(min=1)
     chi, rank = (torch.where(exists, x, 0.0).sum(-1) / count for x in (chi, rank))
-    return Units(chi, rank, (finite | ~exists).all(-1), exists.any(-1))
+    zero = None if zero is None else (zero | ~exists).all(-1)
+    return Units(chi, rank, (finite | ~exists).all(-1), exists.any(-1), zero)
 
 
 def window(units: Units, history: Tensor | None = None) -> Tensor:
@@ -152,39 +161,67 @@ def price(window: Tensor, count: Tensor | int, settings: GateSettings) -> Tensor
     return torch.where(seen < settings.warmup, -torch.inf, quantile)
 
 
-def calibrated(units: Units, settings: GateSettings) -> Tensor:
-    """λ such that Σ σ((χ − λ)/η) = ρn over the units that can be bought; −∞ where they are too few. → [pools, 1]"""
+def calibrated(units: Units, settings: GateSettings, temperature: Tensor | float) -> Tensor:
+    """λ such that Σ σ((χ − λ)/η) = ρn over the units that can be bought, a floor counted in; −∞ where they are too few.
+    → [pools, 1]"""
     assert settings.rate is not None
     able, rank, count = units.able(), units.priority, units.count()
     target = settings.rate * (count if isinstance(count, int) else count.double())
-    reach = 30 * settings.temperature  # σ(±30) is 0 or 1 to thirteen digits
+    reach = 30 * temperature  # σ(±30) is 0 or 1 to thirteen digits
     low = torch.where(able, rank, torch.inf).amin(-1, keepdim=True) - reach
     high = torch.where(able, rank, -torch.inf).amax(-1, keepdim=True) + reach
     for _ in range(60):
         middle = (low + high) / 2
-        probs = torch.where(able, torch.sigmoid((rank - middle) / settings.temperature), 0.0)
+        probs = floored(units, torch.where(able, torch.sigmoid((rank - middle) / temperature), 0.0), settings)
         many = probs.sum(-1, keepdim=True) > target
         low, high = torch.where(many, middle, low), torch.where(many, high, middle)
     return torch.where(able.sum(-1, keepdim=True) <= target, -torch.inf, high)
 
 
-def weights(units: Units, price: Tensor, settings: GateSettings, coin: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def weights(
+    units: Units, price: Tensor, settings: GateSettings, temperature: Tensor | float, coin: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """G and p = σ((χ − λ)/η): soft, G = p; bernoulli, G = 1{coin < p}; hard, G = 1{χ > λ}, χ being the priority.
 
-    Where a rate's units tie at its price, the first of them are kept, as many as make k = max(1, ⌊ρn⌋) in all.
+    With a floor, the chance of the Bernoulli mode is max(p, f), that of the hard mode max(1{χ > λ}, f). Where a rate's
+    units tie at its price, the first of them are kept, as many as make k = max(1, ⌊ρn⌋) in all.
     """
     able = units.able()
-    probs = torch.where(able, torch.sigmoid((units.priority - price) / settings.temperature), 0.0)
+    probs = torch.where(able, torch.sigmoid((units.priority - price) / temperature), 0.0)
     if settings.mode == "soft":
         return probs, probs
     if settings.mode == "bernoulli":
-        assert coin is not None
-        return (coin < probs).to(probs.dtype), probs
+        probs = floored(units, probs, settings)
+        return tossed(units, probs, settings, coin), probs
     above, ties = able & (units.priority > price), able & (units.priority == price)
     quota = 0 if settings.ranked is None else share(settings.ranked, units.count())
     kept = above | (ties & (ties.cumsum(-1) <= quota - above.sum(-1, keepdim=True)))
     bought = kept.to(probs.dtype)
+    if settings.floor:
+        return tossed(units, floored(units, bought, settings), settings, coin), probs
     return (bought + reserve(units, kept, settings, coin) if settings.reserve else bought), probs
+
+
+def floored(units: Units, chance: Tensor, settings: GateSettings) -> Tensor:
+    """max(chance, f) of the units that the floor is for."""
+    return (
+        torch.where(floor_of(units, settings), chance.clamp(min=settings.floor), chance) if settings.floor else chance
+    )
+
+
+def floor_of(units: Units, settings: GateSettings) -> Tensor:
+    """Which units the floor is for: all that can be bought, or the failures among them, those of negative delight."""
+    return units.able() & (units.delight < 0) if settings.reserve_mode == "failures" else units.able()
+
+
+def tossed(units: Units, chance: Tensor, settings: GateSettings, coin: Tensor | None) -> Tensor:
+    """G = 1{coin < chance}; of the units that a floor is for, unless it is plain, G = 1{coin < chance}/chance, so that
+    E[G] = 1 and E[Σ G U∇log π] = Σ U∇log π over them, with Var[G] ≤ 1/f − 1."""
+    assert coin is not None
+    kept = (coin < chance).to(chance.dtype)
+    if not settings.floor or settings.reserve_mode == "plain":
+        return kept
+    return torch.where(floor_of(units, settings), kept / chance, kept)
 
 
 def reserve(units: Units, kept: Tensor, settings: GateSettings, coin: Tensor | None) -> Tensor:
@@ -211,7 +248,7 @@ def reserve(units: Units, kept: Tensor, settings: GateSettings, coin: Tensor | N
 def fed(units: Units, weights: Tensor, drops: Tensor | None, most: int) -> tuple[Tensor, Tensor]:
     """G, where a pool that kept nothing of more than `most` batches in a row gets its best unit; and how many that are
     by now. A batch without anything to teach does not count. → [pools, n], [pools, 1]"""
-    able = units.able()
+    able = units.able() if units.zero is None else units.able() & ~units.zero
     teaches, empty = able.any(-1, keepdim=True), ~weights.any(-1, keepdim=True)
     before = torch.zeros_like(teaches, dtype=torch.long) if drops is None else drops.to(teaches.device)
     if weights.shape[-1] == 0:
@@ -228,19 +265,29 @@ def decision(
 ) -> tuple[KondoGateOutput, GateState]:
     """What to keep of the units, and the state to go on from.
 
-    coin: uniform numbers, one per unit, for the Bernoulli mode and for a reserve.
+    coin: uniform numbers, one per unit, for the Bernoulli mode, a reserve or a floor. With scale="delight" the
+    temperature is η·s, s the deviation of delight; with "surprisal" the state's moments are this batch's already.
     """
     seen = window(units, state.history if settings.history else None)
-    cost = calibrated(units, settings) if settings.calibrated else price(seen, units.count(), settings)
-    kept, probs = weights(units, cost, settings, coin)
-    drops = None
+    moments: Tensor | None = state.moments
+    temperature: Tensor | float = settings.temperature
+    if settings.scale == "delight":
+        moments = scaling.moments(units.delight, units.valid(), state.moments, settings.scale_decay)
+        temperature = temperature * scaling.deviation(moments).to(units.delight)  # [pools, 1]
+    cost = calibrated(units, settings, temperature) if settings.calibrated else price(seen, units.count(), settings)
+    kept, probs = weights(units, cost, settings, temperature, coin)
+    zero, drops = None, None
+    if units.zero is not None:
+        kept = torch.where(units.zero, 0.0, kept)
+        zero = (units.zero if units.exists is None else units.zero & units.exists).sum(-1)
     if settings.max_consecutive_drops is not None:
         kept, drops = fed(units, kept, state.drops, settings.max_consecutive_drops)
     count = units.count()
     bought = kept if settings.mode == "soft" else kept != 0
     rate = bought.sum(-1) / (max(1, count) if isinstance(count, int) else count.squeeze(-1).clamp(min=1))
     history = seen[..., -settings.history :].clone() if settings.history else None
-    return KondoGateOutput(kept, probs, units.delight, cost.squeeze(-1), rate), GateState(history, drops)
+    output = KondoGateOutput(kept, probs, units.delight, cost.squeeze(-1), rate, zero_advantage=zero)
+    return output, GateState(history, drops, None if settings.scale == "none" else moments)
 
 
 @overload

@@ -44,15 +44,27 @@ def knob(
     above: float | None = None,
     below: float | None = None,
     choices: Collection[str] | None = None,
+    later: bool = False,
 ) -> Any:
     """A dataclass field with its range: low ≤ value ≤ high, above < value < below, or one of the choices.
 
-    Choices may be a registry: what joins it later is allowed too.
+    Choices may be a registry: what joins it later is allowed too. later: a setting that joined when there were runs
+    already; see `as_plain`.
     """
-    metadata = {"limits": limits(low=low, high=high, above=above, below=below, choices=choices)}
+    metadata = {"limits": limits(low=low, high=high, above=above, below=below, choices=choices), "later": later}
     if isinstance(default, (list, dict)) or dataclasses.is_dataclass(default):
         return dataclasses.field(default_factory=lambda: default, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
+
+
+def as_plain(settings: Any) -> dict[str, Any]:
+    """Settings as plain data; one that joined later is left out at its default, so that older runs keep their hash."""
+    plain = dataclasses.asdict(settings)
+    later = [field for field in dataclasses.fields(settings) if field.metadata.get("later")]
+    for field in later:
+        if plain[field.name] == field.default:
+            del plain[field.name]
+    return plain
 
 
 def register(registry: dict[str, Any], name: str, entry: T) -> T:

@@ -23,6 +23,13 @@ def delight(log_probs: Tensor, advantages: Tensor) -> Tensor:
     return torch.where(advantages == 0, 0.0, advantages * surprisal(log_probs))
 
 
+def dg_weight(delight: Tensor, temperature: float = 1.0, *, unit_gain: bool = False) -> Tensor:
+    """w = σ(χ/η), which is ½ for a neutral sample; with unit gain 2σ(χ/η), which is 1: where all delight is small, DG
+    is then policy gradient and not half of it."""
+    weight = torch.sigmoid(delight / temperature)
+    return 2 * weight if unit_gain else weight
+
+
 def expected_confidence_baseline(probs: Tensor) -> Tensor:
     """b = Σ_a π(a)²: the reward the policy would expect if it were right as often as it is sure. [..., K] → [...]
 

@@ -439,16 +439,16 @@ import sys, types
 from pathlib import Path
 import kondo.pricing
 
-path = Path(kondo.pricing.__file__).with_name("gate.py")
+path = Path(kondo.pricing.__file__).with_name("settings.py")
 mark = "    history: int = knob(0, low=0)\\n"
 source = path.read_text()
 assert source.count(mark) == 1
-module = types.ModuleType("kondo.gate")
+module = types.ModuleType("kondo.settings")
 module.__file__ = str(path)
-sys.modules["kondo.gate"] = module
+sys.modules["kondo.settings"] = module
 source = source.replace(mark, "    margin: float = knob(0.0, low=0)\\n" + mark)
 exec(compile(source, str(path), "exec"), module.__dict__)
-for name in [name for name in sys.modules if name.startswith("kondo.") and name != "kondo.gate"]:
+for name in [name for name in sys.modules if name.startswith("kondo.") and name != "kondo.settings"]:
     del sys.modules[name]
 del sys.modules["kondo"]
 

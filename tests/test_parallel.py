@@ -17,6 +17,8 @@ CONFIGS = {
     "history": KondoGateConfig(gate_rate=0.25, history=20, warmup=10),
     "fed": KondoGateConfig(gate_rate=None, price=1e3, max_consecutive_drops=1),
     "coin": KondoGateConfig(gate_rate=None, price=0.5, deterministic=False, temperature=1e-9),  # too cold for luck
+    "scale": KondoGateConfig(gate_rate=None, price=0.3, scale="surprisal", scale_decay=0.5),
+    "whitened": KondoGateConfig(gate_rate=0.25, hard=False, scale="delight", scale_decay=0.5),
 }
 
 

@@ -26,7 +26,7 @@ from kondo.lab.records import key_of
 from kondo.lab.screens import SCREENS, ScreenSettings
 from kondo.lab.tasks import TASKS, Problem
 from kondo.objectives import METHODS, settings
-from kondo.schema import ConfigError, build, check_keys, check_range, coerce, knob, nearest
+from kondo.schema import ConfigError, as_plain, build, check_keys, check_range, coerce, knob, nearest
 
 SCHEMA = 2
 """Version of what a run folder's config means; a change of meaning raises it."""
@@ -77,7 +77,7 @@ class Cell:
             "schema": SCHEMA,
             "task": {"name": _name(TASKS, self.task), **dataclasses.asdict(self.task)},  # type: ignore[call-overload]
             "method": {"name": self.method, **self.options},
-            "gate": None if self.gate is None else dataclasses.asdict(self.gate),
+            "gate": None if self.gate is None else as_plain(self.gate),
             "friction": named,
             "screen": dataclasses.asdict(self.screen),
             "probe": dataclasses.asdict(self.probe),
