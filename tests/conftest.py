@@ -54,6 +54,7 @@ SLOW = {
         "mnist",
         "parallel",
         "reversal",
+        "rollout",
         "runs",
     ),
     *("publish", "screens", "setup", "studies", "transformers", "trl"),
