@@ -128,11 +128,12 @@ def log_probs(
     whole = None
     with mode(model, training=False):
         several = list(packs(wanted, attention_mask, micro_tokens))
+        missing = highest(len(several), group, input_ids.device) - len(several)
         for pack in several:
             values, _ = pack.log_probs(model, input_ids, actions, attention_mask)
             whole = values.new_zeros(actions.shape) if whole is None else whole
             pack.put(values, wanted, whole)
-        for _ in range(highest(len(several), group, input_ids.device) - len(several)):
+        for _ in range(missing):
             filler(model, input_ids, attention_mask)
     return torch.zeros(actions.shape, device=actions.device) if whole is None else whole
 

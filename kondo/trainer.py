@@ -188,6 +188,8 @@ class KondoTrainer:
         advantages = per_entry(batch.advantages, weights)
         losses, rows, tokens = torch.zeros(2, device=weights.device), 0, 0
         several = list(packing.packs(weights != 0, batch.attention_mask, self.micro_tokens))
+        together = self.group if sharded(self.model) else None  # each pass is one of all processes
+        missing = highest(len(several), together, weights.device) - len(several)
         with packing.mode(self.model, training=True):
             for pack in several:
                 with self._precision(batch.input_ids):
@@ -199,11 +201,10 @@ class KondoTrainer:
                 losses += torch.stack([part.detach(), torch.zeros_like(part) if extra is None else extra.detach()])
                 rows += len(pack.rows)
                 tokens += pack.tokens
-            if sharded(self.model):  # each pass is one of all processes
-                for _ in range(highest(len(several), self.group, weights.device) - len(several)):
-                    with self._precision(batch.input_ids):
-                        nothing = packing.filler(self.model, batch.input_ids, batch.attention_mask)
-                    self._run_backward(nothing)
+            for _ in range(missing):
+                with self._precision(batch.input_ids):
+                    nothing = packing.filler(self.model, batch.input_ids, batch.attention_mask)
+                self._run_backward(nothing)
         loss, extra_loss = (summed(losses, self.group) / max(1, decision.size)).tolist()
         delight = decision.output.delight
         delight = delight[delight.isfinite()]

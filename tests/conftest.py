@@ -55,6 +55,7 @@ SLOW = {
         "parallel",
         "reversal",
         "rollout",
+        "sharded",
         "runs",
     ),
     *("publish", "screens", "setup", "studies", "transformers", "trl"),
