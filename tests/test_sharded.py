@@ -22,11 +22,11 @@ class Deep(Model):
 
     def __init__(self):
         super().__init__()
-        self.middle = nn.Linear(16, 16)
+        self.middle = nn.Sequential(nn.Linear(16, 16), nn.Tanh())
 
     def forward(self, input_ids, attention_mask=None):
         output = super().forward(input_ids, attention_mask)
-        output.logits = self.head(self.middle(self.embed(input_ids)).tanh()) + output.logits
+        output.logits = self.head(self.middle(self.embed(input_ids))) + output.logits
         return output
 
 
@@ -102,7 +102,7 @@ def worker(rank, world, folder):
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.spawn(worker, (request.param, str(folder)), nprocs=request.param)
+    multiprocessing.start_processes(worker, (request.param, str(folder)), nprocs=request.param, start_method="fork")
     return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
 
 

@@ -186,7 +186,7 @@ def truncated(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     del outer[0][1][layers:]
     own = fewer.config.get_text_config()
     own.num_hidden_layers = layers
-    if getattr(own, "layer_types", None):
+    if vars(own).get("layer_types"):
         own.layer_types = own.layer_types[:layers]
     fewer.eval()
     try:
