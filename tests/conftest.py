@@ -54,6 +54,8 @@ SLOW = {
         "mnist",
         "parallel",
         "reversal",
+        "rollout",
+        "sharded",
         "runs",
     ),
     *("publish", "screens", "setup", "studies", "transformers", "trl"),

@@ -4,7 +4,16 @@ import copy
 
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MambaConfig,
+    MambaForCausalLM,
+    MixtralConfig,
+    MixtralForCausalLM,
+)
 
 from docs.examples.transformers_reversal import train
 from kondo import KondoGate, KondoGateConfig, KondoTrainer, packing
@@ -189,6 +198,119 @@ def test_a_truncated_screen_shares_the_first_layers_and_follows_their_training(m
     torch.testing.assert_close(packing.log_probs(whole, *arguments), packing.log_probs(model, *arguments))
     with pytest.raises(ValueError, match="the model has 3"):
         truncated(model, 4)
+
+
+def calls_of(model):
+    """What each pass of a model is asked and how wide its logits are."""
+    seen = []
+
+    def note(module, args, options, output):
+        kept = options.get("logits_to_keep")
+        seen.append((options.get("use_cache"), None if kept is None else len(kept), output.logits.shape[1]))
+
+    model.register_forward_hook(note, with_kwargs=True)
+    return seen
+
+
+def test_logits_are_computed_only_where_decisions_are_and_no_cache_is_kept(model):
+    data, advantages = batch("left")
+    seen = calls_of(model)
+    last = torch.zeros_like(data.action_mask)
+    last[:, -2:] = 1
+    last *= data.action_mask
+    trainer = KondoTrainer(model, price=0.0, micro_tokens=1, optimizer=still(model))
+    trainer.step(**data.inputs() | {"action_mask": last}, advantages=advantages)
+    assert seen
+    assert all(cached is False and width <= 2 for cached, _, width in seen)
+    assert any(kept is not None for _, kept, _ in seen)
+
+
+def test_a_model_whose_forward_knows_no_logits_to_keep_has_the_same_gradient(model):
+    data, advantages = batch("left")
+
+    class Plain(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, input_ids, attention_mask=None):
+            return self.inner(input_ids, attention_mask=attention_mask)
+
+    KondoTrainer(model, gate_rate=0.25, optimizer=still(model)).step(**data.inputs(), advantages=advantages)
+    ours = gradients(model)
+    plain = Plain()
+    KondoTrainer(plain, gate_rate=0.25, optimizer=still(plain)).step(**data.inputs(), advantages=advantages)
+    torch.testing.assert_close(ours, gradients(model), atol=1e-6, rtol=1e-4)
+
+
+def mamba():
+    shape = {"vocab_size": V, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 3}
+    return MambaForCausalLM(MambaConfig(**shape, bos_token_id=END, eos_token_id=END, pad_token_id=PAD))
+
+
+def test_a_truncated_mamba_shares_its_first_layers():
+    model = mamba()
+    data, _ = batch("right")
+    screen = truncated(model, 1)
+    own = dict(model.named_parameters())
+    assert all(own[name] is value for name, value in screen.named_parameters())
+    assert len(model.backbone.layers) == 3
+    expected = packing.log_probs(screen, data.input_ids, data.actions, data.attention_mask)
+    model.backbone.layers = model.backbone.layers[:1]
+    model.config.num_hidden_layers = 1
+    torch.testing.assert_close(packing.log_probs(model, data.input_ids, data.actions, data.attention_mask), expected)
+    model.backbone.layers = torch.nn.ModuleList()
+    with pytest.raises(ValueError, match="1 layers in one list; found: none"):
+        truncated(model, 1)
+
+
+def test_adapters_are_trained_sampled_from_and_truncated_and_nothing_else_moves(model):
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    names = ["c_attn"] if hasattr(model, "transformer") else ["q_proj", "v_proj"]
+    adapted = peft.get_peft_model(
+        model,
+        peft.LoraConfig(
+            r=2, target_modules=names, task_type="CAUSAL_LM", init_lora_weights=False, fan_in_fan_out="c_attn" in names
+        ),
+    )
+    prompts = torch.randint(2, V, (20, 5))
+    data = rollout(adapted, prompts, torch.ones_like(prompts), max_new_tokens=6)
+    advantages = torch.randn(20)
+    screened = packing.log_probs(adapted, data.input_ids, data.actions, data.attention_mask)
+    torch.testing.assert_close(screened * data.action_mask, data.log_probs)
+    before = {name: p.clone() for name, p in adapted.named_parameters()}
+    trainer = KondoTrainer(adapted, gate_rate=0.25, lr=0.1, screen=truncated(adapted, 2))
+    seen = calls_of(model)
+    trainer.step(**data.inputs() | {"log_probs": None}, advantages=advantages)
+    assert [(cached, kept is None) for cached, kept, _ in seen] == [(False, False)]
+    moved = {name for name, p in adapted.named_parameters() if not torch.equal(p, before[name])}
+    assert moved == {name for name in before if "lora" in name}
+    whole = packing.log_probs(truncated(adapted, 3), data.input_ids, data.actions, data.attention_mask)
+    torch.testing.assert_close(whole, packing.log_probs(adapted, data.input_ids, data.actions, data.attention_mask))
+
+
+def test_a_mixture_of_experts_has_the_gradient_of_the_masked_loss_and_its_router_loss_only_if_asked():
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    experts = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 1}
+    ends = {"bos_token_id": END, "eos_token_id": END, "pad_token_id": PAD}
+    model = MixtralForCausalLM(MixtralConfig(vocab_size=V, max_position_embeddings=32, **shape, **experts, **ends))
+    data, advantages = batch("right")
+    KondoTrainer(model, price=0.0, optimizer=still(model)).step(**data.inputs(), advantages=advantages)
+    ours = gradients(model)
+    model.zero_grad()
+    keep = (advantages > 0).unsqueeze(-1) * data.action_mask
+    (-(keep * advantages.unsqueeze(-1) * full_log_probs(model, data)).sum() / data.action_mask.sum()).backward()
+    torch.testing.assert_close(ours, gradients(model), atol=1e-6, rtol=1e-4)
+    model.config.output_router_logits = True
+    with pytest.raises(ValueError, match="router's loss"):
+        KondoTrainer(model)
+
+    def router(log_probs, output, mask, pack):
+        return output.aux_loss * mask.sum()
+
+    stats = KondoTrainer(model, price=0.0, extra_loss=router).step(**data.inputs(), advantages=advantages)
+    assert stats["extra_loss"] > 0
 
 
 def test_the_example_learns_to_write_backwards_from_a_tenth_of_the_rows(capsys):

@@ -11,15 +11,19 @@ checkpointing is the model's own: `model.gradient_checkpointing_enable()`.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import PreTrainedModel
+from torch import Tensor, nn
+from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
 
 from kondo.gate import KondoGate, KondoGateConfig
-from kondo.signals import action_log_probs
+from kondo.packing import mode
+from kondo.parallel import sharded
+from kondo.signals import taken
 from kondo.trainer import KondoTrainer
 
 __all__ = ["KondoGate", "KondoGateConfig", "KondoTrainer", "Rollout", "decisions", "rollout", "truncated"]
@@ -60,42 +64,134 @@ def rollout(
 ) -> Rollout:
     """Sample an answer to each prompt, padded on the left, from the model's own distribution. [B, H]
 
-    options: those of `model.generate`. With a temperature or top-k, log_probs are still those of the model itself,
-    which is what delight is about.
+    options: those of `model.generate`, a `generation_config` among them. With a temperature or top-k, log_probs are
+    still those of the model itself, which is what delight is about. An answer ends as generation ends it: with its end
+    token, a stop string, or any stopping criterion, the token that fulfils it included. With num_return_sequences the
+    answers to a prompt are next to each other.
     """
-    training = model.training
-    model.eval()
-    settings = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, **options}
-    sampled = model.generate(
-        input_ids=prompt_ids,
-        attention_mask=prompt_mask,
-        max_new_tokens=max_new_tokens,
-        output_logits=True,
-        return_dict_in_generate=True,
-        **settings,
-    )
-    model.train(training)
-    tokens, length = sampled.sequences, prompt_ids.shape[1]
-    answers = tokens[:, length:]
-    ends = settings.get("eos_token_id", model.generation_config.eos_token_id)
-    over = torch.isin(answers, torch.tensor([] if ends is None else ends, device=tokens.device))
-    chosen = (over.cumsum(1) - over.long() == 0).long()  # up to the first end, which is a choice too
+    if not prompt_mask[:, -1].all():
+        raise ValueError("prompt_mask: 0 at the end of a row; prompts must be padded on the left.")
+    if model.config.is_encoder_decoder:
+        raise ValueError(f"model: {type(model).__name__} has an encoder; a causal language model is needed.")
+    log = _Log(prompt_ids.shape[1])
+    if sharded(model):
+        options = {"synced_gpus": True, **options}
+    with mode(model, training=False), log.written(model):
+        tokens = model.generate(
+            input_ids=prompt_ids, attention_mask=prompt_mask, **_settings(options, max_new_tokens=max_new_tokens)
+        )
+    answers = tokens[:, log.length :]
+    chosen = torch.stack(log.chosen[: answers.shape[1]], dim=1).long()
+    prompt_mask = prompt_mask.repeat_interleave(len(tokens) // len(prompt_mask), dim=0)
     batch = decisions(
         tokens, torch.cat([prompt_mask, chosen], dim=1), torch.cat([torch.zeros_like(prompt_mask), chosen], dim=1)
     )
     batch.log_probs = torch.zeros(batch.actions.shape, device=tokens.device)
-    batch.log_probs[:, length - 1 :] = action_log_probs(torch.stack(sampled.logits, dim=1).float(), answers) * chosen
+    own = torch.stack(log.log_probs[: answers.shape[1]], dim=1)
+    batch.log_probs[:, log.length - 1 :] = own.masked_fill(chosen == 0, 0.0)
     return batch
+
+
+def _settings(options: dict[str, Any], **fixed: Any) -> dict[str, Any]:
+    """Options of `generate` that sample from the model's own distribution, but for what they ask otherwise."""
+    own = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "repetition_penalty": 1.0}
+    given = options.get("generation_config")
+    plain = {"return_dict_in_generate": False, **fixed}
+    if given is None:
+        return own | options | plain
+    config = copy.deepcopy(given)
+    for name, value in own.items():
+        if getattr(config, name, None) is None:
+            setattr(config, name, value)
+    for name, value in plain.items():
+        setattr(config, name, value)
+    return {**options, "generation_config": config}
+
+
+class _Log:
+    """What generation does step by step: which rows are still being written, and log π of what is written in them."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length  # of the prompts
+        self.log_probs: list[Tensor] = []  # [B] each
+        self.chosen: list[Tensor] = []  # [B] each: False after a row's end
+        self.log_policy: Tensor | None = None  # [B, V], until the token is chosen
+        self.over: Tensor | None = None  # [B]
+
+    @contextmanager
+    def written(self, model: PreTrainedModel) -> Iterator[None]:
+        """Generation with the criteria and processors that it makes for itself, watched."""
+        owner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        criteria, processors = owner._get_stopping_criteria, owner._get_logits_processor
+        owner._get_stopping_criteria = lambda *args, **kwargs: _Criteria(self, criteria(*args, **kwargs))
+        owner._get_logits_processor = lambda *args, **kwargs: _Processors(self, processors(*args, **kwargs))
+        try:
+            yield
+        finally:
+            del owner._get_stopping_criteria, owner._get_logits_processor
+
+    def take(self, tokens: Tensor, over: Tensor) -> None:
+        """Note the tokens that were added last, and which rows end with them."""
+        places = self.length + len(self.chosen) + 1
+        if self.log_policy is None or tokens.shape != (len(self.log_policy), places):
+            raise ValueError("options: answers must be sampled token by token, without beams or an assistant.")
+        self.log_probs.append(taken(self.log_policy, tokens[:, -1]))
+        self.log_policy = None
+        going = torch.ones_like(over) if self.over is None else ~self.over
+        self.chosen.append(going)
+        self.over = over | ~going
+
+
+class _Criteria(StoppingCriteriaList):
+    def __init__(self, log: _Log, criteria: StoppingCriteriaList) -> None:
+        super().__init__(criteria)
+        self.log = log
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        over = super().__call__(input_ids, scores, **kwargs)
+        self.log.take(input_ids, over)
+        return over
+
+
+class _Processors(LogitsProcessorList):
+    def __init__(self, log: _Log, processors: LogitsProcessorList) -> None:
+        super().__init__(processors)
+        self.log = log
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **kwargs: Any) -> Tensor:
+        self.log.log_policy = scores.float().log_softmax(-1)
+        return super().__call__(input_ids, scores, **kwargs)
 
 
 def truncated(model: PreTrainedModel, layers: int) -> PreTrainedModel:
     """The model's first layers and its head, as a screen: it shares the weights, and so is always up to date."""
-    config = copy.deepcopy(model.config)
+    config = model.config.get_text_config()
     if not 1 <= layers <= config.num_hidden_layers:
         raise ValueError(f"layers={layers}: the model has {config.num_hidden_layers}")
-    config.num_hidden_layers = layers
-    if getattr(config, "layer_types", None):
-        config.layer_types = config.layer_types[:layers]
-    fewer = type(model)(config).to(model.device)
-    fewer.load_state_dict(model.state_dict(keep_vars=True), strict=False, assign=True)
-    return fewer.eval()
+    if sharded(model):
+        raise ValueError("model: fully_shard has split it, and its layers cannot be taken apart; truncate it before.")
+    shared = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    fewer = copy.deepcopy(model, shared)
+    stacks = [
+        (name, module)
+        for name, module in fewer.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == config.num_hidden_layers
+    ]
+    depth = min((name.count(".") for name, _ in stacks), default=0)
+    outer = [(name, module) for name, module in stacks if name.count(".") == depth]
+    if len(outer) != 1:
+        found = ", ".join(name for name, _ in outer) or "none"
+        many = f"{config.num_hidden_layers} layers in one list"
+        raise ValueError(f"model: {type(model).__name__} must have its {many}; found: {found}.")
+    del outer[0][1][layers:]
+    own = fewer.config.get_text_config()
+    own.num_hidden_layers = layers
+    if vars(own).get("layer_types"):
+        own.layer_types = own.layer_types[:layers]
+    fewer.eval()
+    try:
+        with torch.no_grad():
+            fewer(input_ids=torch.zeros(1, 2, dtype=torch.long, device=model.device))
+    except Exception as error:
+        raise ValueError(f"model: {type(model).__name__} does not run with {layers} layers: {error}") from error
+    return fewer
