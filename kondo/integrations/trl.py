@@ -8,7 +8,7 @@ them, and only they are passed to GRPO's own loss, which is scaled back to the w
 by zero would have the same gradient and save nothing. A micro-batch of which nothing is kept has no graph at all, and a
 step of such micro-batches moves neither the weights nor the optimizer. With the gate off or at ρ = 1 it is GRPO bit for
 bit. Gradient checkpointing, LoRA, dropout (the screen runs without it) and several iterations per batch work; an
-entropy bonus, a router's loss and images are refused.
+entropy bonus, a router's loss and images are refused. For TRL's asynchronous trainer there is `trl_async`.
 """
 
 from __future__ import annotations
