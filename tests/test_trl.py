@@ -1,14 +1,9 @@
 """GRPO with DG and the gate, on a Llama of two layers and a tokenizer of a few letters."""
 
-import copy
-import os
-import socket
-import warnings
 from functools import partial
 
 import pytest
 import torch
-from torch import multiprocessing
 from transformers import HfArgumentParser, LlamaConfig
 from trl import GRPOTrainer
 
@@ -492,41 +487,3 @@ def test_each_iteration_over_a_batch_is_screened_and_only_adapters_are_trained(m
     moved = {name for name, p in trainer.model.named_parameters() if not torch.equal(p, before[name])}
     assert moved
     assert all("lora_" in name for name in moved)
-
-
-def lonely(rank, world, port, folder):
-    """Rank 1 never has anything to learn from; of every four micro-batches, the last two teach nobody anything."""
-    warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "ACCELERATE_USE_CPU": "true"}
-    trainer = build(
-        4, batch=8, folder=folder, use_kondo_gate=True, kondo_gate_price=0.0, gradient_accumulation_steps=2,
-        steps_per_generation=1, weight_decay=0.0, ddp_backend="gloo",
-    )  # fmt: skip
-    calls, moves = [], []
-
-    def reward(completions, **_):
-        calls.append(len(calls))
-        dull = rank == 1 or calls[-1] % 4 in (1, 2, 3)
-        return [0.0 if dull else float("a" in text) for text in completions]
-
-    trainer.reward_funcs = [reward]
-    start = copy.deepcopy(trainer.model.state_dict())
-    keep = trainer.gate.decide
-    trainer.gate.decide = lambda *given: (lambda made: moves.append(int(made[0].keep.sum())) or made)(keep(*given))
-    trainer.train()
-    moved = any(not torch.equal(start[name], value) for name, value in trainer.model.state_dict().items())
-    torch.save((trainer.model.state_dict(), moves, moved), f"{folder}/{rank}.pt")
-
-
-def test_two_processes_stay_equal_when_one_keeps_nothing_and_when_a_window_ends_on_nothing(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    multiprocessing.spawn(lonely, (2, port, str(tmp_path)), nprocs=2)
-    (first, kept, moved), (second, none, _) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    assert moved
-    assert sum(kept) > 0
-    assert not any(none)
-    assert all(torch.equal(value, second[name]) for name, value in first.items())
