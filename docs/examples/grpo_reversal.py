@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import random
 import tempfile
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -43,13 +44,15 @@ def trainer(
     batch: int = 64,
     seed: int = 0,
     folder: str = "out",
+    hidden: int = 64,
+    kind: Callable[..., Any] = KondoGRPOTrainer,
     **settings: Any,
-) -> KondoGRPOTrainer:
-    """A model and a trainer from nothing; settings: those of KondoGRPOConfig."""
+) -> Any:
+    """A model and a trainer (of a kind: GRPOTrainer is the plain one) from nothing; settings: of KondoGRPOConfig."""
     torch.manual_seed(seed)
     words = random.Random(seed)
     tokens = tokenizer(letters)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    shape = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": 2, "num_attention_heads": 4}
     ends = {"bos_token_id": None, "eos_token_id": tokens.eos_token_id, "pad_token_id": tokens.pad_token_id}
     model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokens), max_position_embeddings=64, **shape, **ends))
     prompts = ["".join(words.choices(letters, k=length)) + "=" for _ in range(steps * batch // 8)]
@@ -72,7 +75,7 @@ def trainer(
         "gradient_checkpointing": False,
         "seed": seed,
     }
-    return KondoGRPOTrainer(
+    return kind(
         model=model,
         reward_funcs=reward,
         args=KondoGRPOConfig(**defaults | settings),

@@ -3,135 +3,54 @@
     args = KondoGRPOConfig(output_dir="out", use_kondo_gate=True, kondo_gate_rate=0.1)
     KondoGRPOTrainer(model=…, reward_funcs=…, args=args, train_dataset=…).train()
 
-The switches have the names and the meanings that open-instruct gave them. Each micro-batch is screened without a graph,
-the completions that are worth it are gathered, cut to the longest of them, and only they are passed to GRPO's own loss,
-which is scaled back to the whole micro-batch: multiplying the others by zero would have the same gradient and save
-nothing. A micro-batch of which nothing is kept has no graph at all, and a step of such micro-batches moves neither the
-weights nor the optimizer.
+Each micro-batch is screened without a graph, the completions that are worth it are gathered, cut to the longest of
+them, and only they are passed to GRPO's own loss, which is scaled back to the whole micro-batch: multiplying the others
+by zero would have the same gradient and save nothing. A micro-batch of which nothing is kept has no graph at all, and a
+step of such micro-batches moves neither the weights nor the optimizer. With the gate off or at ρ = 1 it is GRPO bit for
+bit. Gradient checkpointing, LoRA, dropout (the screen runs without it) and several iterations per batch work; an
+entropy bonus, a router's loss and images are refused. For TRL's asynchronous trainer there is `trl_async`.
 """
 
 from __future__ import annotations
 
 import time
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, fields, make_dataclass
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from trl import GRPOConfig, GRPOTrainer
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import GRPOTrainer
 
-from kondo.gate import GateSettings, KondoGate, check, per_entry
+from kondo.gate import KondoGate, per_entry
+from kondo.integrations.trl_config import KondoGRPOConfig as KondoGRPOConfig
+from kondo.integrations.trl_metrics import PassTimes, Survivors, averages, response_delight, sums
 from kondo.parallel import summed
 from kondo.signals import delight
 
 COMPLETIONS = ("completion_ids", "completion_mask", "tool_mask", "old_per_token_logps", "sampling_per_token_logps",
                "ref_per_token_logps", "importance_sampling_ratio", "advantages")  # fmt: skip
 """What has an entry per row, and where it has two axes, one per token of the completion."""
-
-
-def _help(text: str) -> dict[str, str]:
-    return {"help": text}
-
-
-SPELLED = {
-    "rate": "kondo_gate_rate",
-    "price": "kondo_gate_price",
-    "mode": "kondo_gate_temperature",
-    "temperature": "kondo_gate_temperature",
-    "unit": "completions",
-    "history": "kondo_gate_history_size",
-    "warmup": "kondo_gate_warmup",
-    "max_consecutive_drops": "max_consecutive_drops",
-}
-"""The gate's settings that open-instruct has a name and a default for, or GRPO no choice."""
-OTHERS = {each.name: f"kondo_gate_{each.name}" for each in fields(GateSettings) if each.name not in SPELLED}
-"""The others: what is new in GateSettings is a field of KondoGRPOConfig too."""
-_TYPES = get_type_hints(GateSettings)
-_Others: Any = make_dataclass(
-    "_Others",
-    [
-        (spelled, _TYPES[name], field(default=getattr(GateSettings, name), metadata=_help(f"The gate's {name}.")))
-        for name, spelled in OTHERS.items()
-    ],
-)
-
-
-@dataclass
-class KondoGRPOConfig(GRPOConfig, _Others):
-    """GRPO's settings, and the gate's."""
-
-    use_delight: bool = field(
-        default=False, metadata=_help("DG: weight each token's advantage U by σ(U·ℓ), ℓ its surprisal.")
-    )
-    use_kondo_gate: bool = field(
-        default=False, metadata=_help("Run forward and backward only on completions whose mean delight U·ℓ pays.")
-    )
-    kondo_gate_rate: float = field(
-        default=1.0, metadata=_help("ρ in (0, 1]: share of the completions to keep; 1 keeps all.")
-    )
-    kondo_gate_price: float | None = field(
-        default=None, metadata=_help("λ: keep delight above it, in place of a rate; 0 keeps exactly the positive.")
-    )
-    kondo_gate_temperature: float = field(
-        default=0.0, metadata=_help("η: keep with probability σ((χ − λ)/η); 0 compares χ with λ.")
-    )
-    kondo_gate_history_size: int = field(
-        default=512, metadata=_help("How many past delights, of all processes, a rate's price looks back on.")
-    )
-    kondo_gate_warmup: int = field(
-        default=32, metadata=_help("Keep everything until this many delights have been seen.")
-    )
-    kondo_gate_screen: str = field(
-        default="rollout",
-        metadata=_help(
-            "rollout: screen with the log-probabilities that came with the completions, where there are any, though "
-            "the weights may have moved since; exact: always with a pass of the present weights."
-        ),
-    )
-    max_consecutive_drops: int | None = field(
-        default=16,
-        metadata=_help("After this many micro-batches that kept nothing, keep the best completion; null: never."),
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.kondo_gate_screen not in ("rollout", "exact"):
-            raise ValueError(f"kondo_gate_screen={self.kondo_gate_screen!r}: allowed are 'rollout' and 'exact'.")
-        self.gate_settings()
-
-    def gate_settings(self) -> GateSettings | None:
-        """The gate's own settings; None without a gate."""
-        if not self.use_kondo_gate:
-            return None
-        if self.kondo_gate_temperature < 0:
-            raise ValueError("kondo_gate_temperature must be >= 0.")
-        priced = self.kondo_gate_price is not None
-        history = 0 if priced else self.kondo_gate_history_size
-        settings = GateSettings(
-            rate=None if priced and self.kondo_gate_rate == 1 else self.kondo_gate_rate,
-            price=self.kondo_gate_price,
-            mode="bernoulli" if self.kondo_gate_temperature else "hard",
-            temperature=self.kondo_gate_temperature or GateSettings.temperature,
-            unit="sequence",
-            history=history,
-            warmup=self.kondo_gate_warmup if history else 0,
-            max_consecutive_drops=self.max_consecutive_drops,
-            **{name: getattr(self, spelled) for name, spelled in OTHERS.items()},
-        )
-        check(settings, (SPELLED | OTHERS).__getitem__, strict=True)
-        return settings
+STATE = "kondo_gate.pt"
+"""The gate's history, in a checkpoint's folder."""
 
 
 class KondoGRPOTrainer(GRPOTrainer):
-    """GRPOTrainer that pays for the completions it keeps. Logs kondo/{delight_mean, gate_rate, price, backward_rows,
-    backward_tokens, skipped_fraction}, over all processes, and kondo/seconds_saved, of the main one.
+    """GRPOTrainer that pays for the completions it keeps.
 
-    seconds_saved charges a skipped token what a trained one cost, and subtracts the screen: an estimate from above
-    where the overhead of a pass outweighs its tokens. A KL term (beta) is paid on the kept completions only. The gate's
-    history is not part of a checkpoint.
+    It logs, over all processes, kondo/{delight_mean, delight_std, off_neutral_share, zero_advantage_share}, and with a
+    gate kondo/{gate_rate, price, backward_rows, backward_tokens, skipped_fraction, nonfinite_rows, kept_length,
+    dropped_length, survivors_per_group, groups_without_survivors} and the shares of all completions that are
+    kept/dropped and have positive/negative advantage. What GRPO measures on the rows it is given (entropy, KL, clip
+    ratios) is then logged as kondo/kept_…; `entropy` itself only where a pass of the screen measured it on all rows.
+
+    kondo/{seconds_screen, seconds_update} are measured, by the main process. kondo/seconds_saved is what an update of
+    the whole micro-batch would take, less these two; an estimate, by a straight line through the updates so far, which
+    may be negative, and is left out while the line does not tell. A KL term (beta) is paid on kept completions only.
     """
 
     args: KondoGRPOConfig
@@ -141,81 +60,163 @@ class KondoGRPOTrainer(GRPOTrainer):
         if not isinstance(self.args, KondoGRPOConfig):
             raise TypeError("args must be a KondoGRPOConfig.")
         settings = self.args.gate_settings()
-        if settings is not None and (self._entropy_bonus_enabled or self.aux_loss_enabled):
-            raise ValueError("an entropy bonus or a router's loss is over all rows, and the gate passes only some.")
+        if settings is not None:
+            self._refuse()
         self.group = distributed.group.WORLD if self.accelerator.num_processes > 1 else None
         self.gate = None if settings is None else KondoGate(settings, self.group)
-        self._weighed: dict[str, Any] | None = None  # inputs whose advantages wait for their surprisal
+        self.stands_open = settings is not None and settings.rate == 1 and settings.mode == "hard"
+        self._trained: dict[str, Any] | None = None  # what the next pass is of; then its log-probs are in it
         self._pending = False  # whether gradients of this accumulation window wait for the others'
         self._update: dict[str, float] = {}  # of this micro-batch: when its update began, its tokens, its screen's time
-        self._spent: defaultdict[str, float] = defaultdict(float)  # seconds and tokens of all updates so far
+        self._times = PassTimes()
+        self._survivors: Survivors | None = None
+        self._rewards: Tensor | None = None  # of all processes, per reward function
+        self._warned: set[str] = set()
+
+    def _refuse(self) -> None:
+        if self._entropy_bonus_enabled or self.aux_loss_enabled:
+            raise ValueError("an entropy bonus or a router's loss is over all rows, and the gate passes only some.")
+        sampled = self.use_vllm or self.rollout_func is not None
+        every = self.args.steps_per_generation * self.num_iterations
+        recomputed = self.args.gradient_accumulation_steps % every or (
+            self.use_vllm and self.vllm_importance_sampling_correction
+        )
+        if self.args.kondo_gate_screen == "rollout" and sampled and not recomputed:
+            self._refuse_truncated()
+
+    def _refuse_truncated(self) -> None:
+        if truncations := self.args.truncations():
+            raise ValueError(
+                f"kondo_gate_screen='rollout': with {', '.join(truncations)} the sampler's log-probabilities are not "
+                "the policy's; set kondo_gate_screen='exact' or 'auto'."
+            )
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output: dict[str, Any] = super()._generate_and_score_completions(inputs)
+        if self.gate is None or not self.model.training:
+            return output
+        rows, size = len(output["advantages"]), self.num_generations
+        own = torch.arange(rows, device=output["advantages"].device) + rows * self.accelerator.process_index
+        output["kondo_group"] = own // size
+        groups = rows * self.accelerator.num_processes // size
+        self._survivors = Survivors(size, torch.zeros(groups, dtype=torch.double, device=own.device))
+        if self.args.kondo_gate_advantage == "centred":
+            assert self._rewards is not None
+            output["centred_advantages"] = centred(self._rewards, self.reward_weights, size)[own]
+        return output
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
+        self._rewards = super()._calculate_rewards(*args, **kwargs)
+        return self._rewards
 
     def _compute_loss(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
-        inputs = dict(inputs)
-        if not self.model.training:
+        if not self.model.training or (self.gate is None and not self.args.use_delight):
             return super()._compute_loss(model, inputs)
-        share = 1.0
-        if self.gate is not None:
-            if "pixel_values" in inputs:
-                raise NotImplementedError("the gate passes on rows of text, not of images.")
-            rows = self._screened(inputs)
-            some = bool(summed(torch.tensor(float(len(rows)), device=rows.device), self.group) > 0)
-            joins = self.group is not None and (some or (self._pending and self.accelerator.sync_gradients))
-            self._pending = (self._pending or some) and not self.accelerator.sync_gradients
-            if not len(rows) and not joins:
-                return torch.zeros((), device=rows.device, requires_grad=True)
-            whole = inputs
-            inputs = gather(whole, rows if len(rows) else rows.new_zeros(1))  # others wait: a row that weighs nothing
-            share = self._share(inputs, whole) if len(rows) else 0.0
-        if self.args.use_delight:
-            self._weighed = inputs
-        with self._uneven():
-            return super()._compute_loss(model, inputs) * share
+        whole = dict(inputs)
+        if self.gate is None or self.stands_open:
+            self._trained = whole
+            loss = super()._compute_loss(model, whole)
+            everything = torch.ones(len(inputs["advantages"]), dtype=torch.bool, device=loss.device)
+            self._diagnose(inputs, whole["kondo_log_probs"], self._advantages(inputs), everything)
+            return loss
+        if "pixel_values" in inputs:
+            raise NotImplementedError("the gate passes on rows of text, not of images.")
+        rows, weights = self._screened(whole)
+        some = bool(summed(torch.tensor(float(len(rows)), device=rows.device), self.group) > 0)
+        joins = self.group is not None and (some or (self._pending and self.accelerator.sync_gradients))
+        self._pending = (self._pending or some) and not self.accelerator.sync_gradients
+        if not len(rows) and not joins:
+            return torch.zeros((), device=rows.device, requires_grad=True)
+        kept = gather(whole, rows if len(rows) else rows.new_zeros(1))
+        if len(rows):
+            share = self._share(kept, whole)
+            kept["kondo_weights"] = weights
+        else:  # others wait: a row that weighs nothing and is in no statistic
+            share, kept["completion_mask"] = 0.0, torch.zeros_like(kept["completion_mask"])
+        self._trained = kept
+        with self._uneven(), self._renamed():
+            return super()._compute_loss(model, kept) * share
 
-    def _screened(self, inputs: dict[str, Any]) -> Tensor:
-        """The rows to keep. [k]"""
+    def _advantages(self, inputs: dict[str, Any]) -> Tensor:
+        """What the gate sees. [B]"""
+        found: Tensor = inputs["advantages"]
+        return inputs["centred_advantages"] if self.args.kondo_gate_advantage == "centred" else found
+
+    def _screened(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """The rows to keep, and their weights. [k], [k]"""
         assert self.gate is not None
         begun = self._clock()
         mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
-        log_probs = inputs.get("sampling_per_token_logps", inputs.get("old_per_token_logps"))
-        if log_probs is None or self.args.kondo_gate_screen == "exact":
-            log_probs = self._log_probs(inputs)
-        decision, _ = self.gate.decide(log_probs.float(), inputs["advantages"], mask)
+        others: dict[str, float] = {}
+        log_probs = self._reported(inputs)
+        if log_probs is None:
+            log_probs, entropies = self._log_probs(inputs)
+            others = {"entropy": (entropies * mask).sum().item(), "entropy_tokens": mask.sum().item()}
+        log_probs, advantages = log_probs.float(), self._advantages(inputs)
+        decision, _ = self.gate.decide(log_probs, advantages, mask)
         rows = decision.keep.nonzero().squeeze(-1)
         kept = gather(inputs, rows)
         size, batch = (x["prompt_ids"].numel() + x["completion_ids"].numel() for x in (kept, inputs))
         self._update = {"begun": self._clock(), "tokens": size, "batch": batch}
         self._update["screen"] = self._update["begun"] - begun
-
-        counts = [decision.delight.nansum(), len(rows), size, batch, len(mask)]
-        total = summed(torch.tensor([float(x) for x in counts], device=mask.device), self.group).tolist()
-        self._note(
-            delight_mean=total[0] / total[4],
-            gate_rate=total[1] / total[4],
-            backward_rows=total[1],
-            backward_tokens=total[2],
-            skipped_fraction=1 - total[2] / total[3],
-        )
+        others |= {"backward_tokens": size, "batch_tokens": batch}
+        self._diagnose(inputs, log_probs, advantages, decision.keep, **others)
         if decision.price.isfinite():
             self._note(price=decision.price.item())
-        return rows
+        return rows, decision.gate_weights[rows]
+
+    def _reported(self, inputs: dict[str, Any]) -> Tensor | None:
+        """The log-probabilities that came with the completions, if they are the policy's and asked for. [B, T]"""
+        if self.args.kondo_gate_screen == "exact":
+            return None
+        if (old := inputs.get("old_per_token_logps")) is not None:  # GRPO's own, of the weights that sampled
+            return old
+        sampled: Tensor | None = inputs.get("sampling_per_token_logps")
+        if sampled is not None and (truncations := self.args.truncations()):
+            if self.args.kondo_gate_screen == "rollout":
+                self._refuse_truncated()
+            self._warn(
+                f"with {', '.join(truncations)} the sampler's log-probabilities are not the policy's: "
+                "the gate screens with a pass of its own instead."
+            )
+            return None
+        return sampled
 
     @torch.no_grad()
-    def _log_probs(self, inputs: dict[str, Any]) -> Tensor:
-        """log π of the completions under the present weights, in evaluation mode. [B, T]"""
+    def _log_probs(self, inputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """log π of the completions under the present weights, in evaluation mode, and the entropies. [B, T], [B, T]"""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         self.model.eval()
-        found, *_ = super()._get_per_token_logps_and_entropies(self.model, ids, mask, inputs["completion_ids"].size(1))
+        found, entropies, _ = super()._get_per_token_logps_and_entropies(
+            self.model,
+            ids,
+            mask,
+            inputs["completion_ids"].size(1),
+            batch_size=self.args.screen_batch_size(),
+            compute_entropy=True,
+        )
         self.model.train()
-        return found
+        return found, entropies
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor, Tensor]:
         found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        if self._weighed is not None:  # DG takes ℓ from the very pass that is trained; GRPO reads U only after it
-            advantages = per_entry(self._weighed["advantages"], found[0])
-            self._weighed["advantages"] = advantages * torch.sigmoid(delight(found[0], advantages))
-            self._weighed = None
+        if (inputs := self._trained) is None:
+            return found
+        self._trained = None
+        inputs["kondo_log_probs"] = found[0].detach()
+        advantages = inputs["advantages"]
+        if self.args.use_delight:  # DG takes ℓ from the very pass that is trained; GRPO reads U only after it
+            each = per_entry(advantages, found[0])
+            chi = delight(found[0], each)
+            if self.args.delight_level == "response":
+                mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+                chi = response_delight(found[0], advantages, mask).unsqueeze(-1)
+            advantages = each * (self.args.delight_gain * torch.sigmoid(chi))
+        weights = inputs.get("kondo_weights")
+        if weights is not None:
+            advantages = advantages * weights.to(advantages.dtype).view(-1, *[1] * (advantages.dim() - 1))
+        inputs["advantages"] = advantages
         return found
 
     def _share(self, kept: dict[str, Any], whole: dict[str, Any]) -> float:
@@ -229,14 +230,48 @@ class KondoGRPOTrainer(GRPOTrainer):
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         loss = super().training_step(*args, **kwargs)
         if update := self._update:
+            took = self._clock() - update["begun"]
+            self._note(seconds_screen=update["screen"], seconds_update=took)
             if update["tokens"]:
-                self._spent["seconds"] += self._clock() - update["begun"]
-                self._spent["tokens"] += update["tokens"]
-            if self._spent["tokens"]:  # skipped tokens at the price of those that were not, less the screen
-                each = self._spent["seconds"] / self._spent["tokens"]
-                self._note(seconds_saved=(update["batch"] - update["tokens"]) * each - update["screen"])
+                self._times.add(update["tokens"], took)
+            if (whole := self._times.predicted(update["batch"])) is not None:
+                self._note(seconds_saved=whole - took - update["screen"])
             self._update = {}
         return loss
+
+    def _diagnose(
+        self, inputs: dict[str, Any], log_probs: Tensor, advantages: Tensor, keep: Tensor, **others: float
+    ) -> None:
+        """Log what the screen saw and what was kept of it, over all processes."""
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        own = sums(log_probs, advantages, mask, keep, **others)
+        groups = inputs.get("kondo_group")
+        survivors = self._survivors if groups is not None else None
+        if survivors is not None and groups is not None:
+            own = torch.cat([own, torch.zeros_like(survivors.kept).index_add(0, groups, keep.double())])
+        total = summed(own, self.group)
+        counts = total[: len(total) - (0 if survivors is None else len(survivors.kept))]
+        found = averages(counts, gated=self.gate is not None)
+        if survivors is not None:
+            found |= survivors.add(total[len(counts) :], len(keep) * self.accelerator.num_processes)
+        entropy, tokens = counts[-2:].tolist()
+        if tokens:
+            self._metrics["train"]["entropy"].append(entropy / tokens)
+        self._note(**found)
+        if found.get("nonfinite_rows"):
+            self._warn("some completions have log-probabilities that are NaN or infinite: they are never kept.")
+
+    @contextmanager
+    def _renamed(self) -> Iterator[None]:
+        """What GRPO measures on the rows it is given is logged as that of the kept rows."""
+        logged = self._metrics["train"]
+        self._metrics["train"] = defaultdict(list)
+        try:
+            yield
+        finally:
+            for name, values in self._metrics["train"].items():
+                logged[f"kondo/kept_{name}"].extend(values)
+            self._metrics["train"] = logged
 
     @contextmanager
     def _uneven(self) -> Iterator[None]:
@@ -249,14 +284,42 @@ class KondoGRPOTrainer(GRPOTrainer):
         finally:
             self.accelerator.gather = gather
 
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        super()._save_checkpoint(model, trial)
+        if self.gate is not None and self.args.should_save:  # the same in every process
+            folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            torch.save(self.gate.state_dict(), folder / STATE)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if self.gate is None or checkpoint is None:
+            return
+        if (path := Path(checkpoint) / STATE).exists():
+            self.gate.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        else:
+            self._warn(f"{checkpoint} has no state of the gate: its history begins anew.")
+
     def _note(self, **values: float) -> None:
         for name, value in values.items():
             self._metrics["train"][f"kondo/{name}"].append(value)
+
+    def _warn(self, text: str) -> None:
+        """Once."""
+        if text not in self._warned:
+            self._warned.add(text)
+            warnings.warn(f"kondo: {text}", stacklevel=3)
 
     def _clock(self) -> float:
         if self.accelerator.device.type == "cuda":
             torch.cuda.synchronize(self.accelerator.device)
         return time.perf_counter()
+
+
+def centred(rewards: Tensor, weights: Tensor, size: int) -> Tensor:
+    """Each completion's reward less the mean of its group; 0 for one that no function could score. [B, F] → [B]"""
+    total = (rewards * weights.to(rewards.device)).nansum(1).masked_fill(rewards.isnan().all(1), torch.nan)
+    grouped = total.view(-1, size)
+    return (grouped - grouped.nanmean(1, keepdim=True)).nan_to_num(0.0).flatten()
 
 
 def gather(inputs: dict[str, Any], rows: Tensor) -> dict[str, Any]:
