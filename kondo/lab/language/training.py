@@ -100,11 +100,11 @@ class Student:
         with ledger.phase("backward"):
             for pack in packing.packs((weights != 0) & chosen, batch.attention_mask):
                 with graph_bytes() as seen:
-                    own = pack.log_probs(self.speaker.model, batch.input_ids, batch.actions, batch.attention_mask)
-                    given = {"log_prob": own} | {name: pack.take(value) for name, value in named.items()}
+                    own, _ = pack.log_probs(self.speaker.model, batch.input_ids, batch.actions, batch.attention_mask)
+                    given = {"log_prob": own} | {name: pack.decisions(value) for name, value in named.items()}
                     loss = objective(*(given[name] for name in needs(objective)), **self.cell.options)
-                    (loss.masked_fill(pack.take(weights) == 0, 0.0).sum() / size).backward()
-                rows, tokens, held = rows + len(pack.rows), tokens + own.numel(), max(held, sum(seen.values()))
+                    (loss.masked_fill(pack.decisions(weights) == 0, 0.0).sum() / size).backward()
+                rows, tokens, held = rows + len(pack.rows), tokens + pack.tokens, max(held, sum(seen.values()))
         if rows:
             with ledger.phase("optimizer"):
                 self.optimizer.step()
@@ -122,8 +122,9 @@ class Student:
         for some in (asked[i : i + 32] for i in range(0, len(asked), 32)):
             joined, real, own = self._written(some)
             batch = decisions(joined, real, own)
-            found = packing.log_probs(self.speaker.model, batch.input_ids, batch.actions, batch.attention_mask)
-            found = found * batch.action_mask
+            found = packing.log_probs(
+                self.speaker.model, batch.input_ids, batch.actions, batch.attention_mask, None, batch.action_mask
+            )
             right += float(found.sum(1).exp().sum())
             spent -= float((found.sum(1) / batch.action_mask.sum(1)).sum())
         return {"answer_error": 1 - right / len(asked), "surprisal": spent / len(asked)}
