@@ -157,14 +157,24 @@ def _described(node: ast.FunctionDef | ast.ClassDef, name: str) -> list[str]:
         return [f"#### {node.name}", "", "```python", _signature(node), "```", "", *_quoted(text), ""]
     lines = [f"#### {node.name}", "", *_quoted(text), ""]
     methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
+    fields = [
+        line for each, after in zip(node.body, [*node.body[1:], None], strict=True) for line in _field(each, after)
+    ]
     if fields:
-        lines += ["```python", *(ast.unparse(each) for each in fields), "```", ""]
+        lines += ["```python", *fields, "```", ""]
     for method in methods:
         if method.name == "__init__" or (not method.name.startswith("_") and ast.get_docstring(method)):
             shown = _signature(method, node.name if method.name == "__init__" else None)
             lines += ["```python", shown, "```", "", *_quoted(ast.get_docstring(method) or ""), ""]
     return lines
+
+
+def _field(node: ast.stmt, after: ast.stmt | None) -> list[str]:
+    """A field of a class, after the text that follows it."""
+    if not isinstance(node, ast.AnnAssign):
+        return []
+    told = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+    return [*(f"# {line.strip()}" for line in str(told).splitlines()), ast.unparse(node)]
 
 
 def _signature(node: ast.FunctionDef, name: str | None = None) -> str:

@@ -71,14 +71,16 @@ def test_a_link_out_of_the_documentation_leads_to_a_page_with_that_file(site):
     assert site.targets("```\n[x](nowhere.md)\n```\n[y](there.md)") == ["there.md"]
 
 
-def test_the_navigation_has_every_page_and_the_snippets_are_there():
+def test_the_navigation_has_every_page_and_every_example_is_shown():
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
     named = set(re.findall(r"[\w/]+\.md", str(config["nav"])))
     assert named == {path.name for path in DOCS.glob("*.md")} | {"index.md", "changes.md", "results/README.md"}
     assert config["theme"]["font"] is False
-    for page in DOCS.glob("*.md"):
-        for name in re.findall(r'--8<-- "([^":]+)', page.read_text()):
-            assert (ROOT / name).exists(), name
+    found = {
+        name for page in DOCS.glob("*.md") for name in re.findall(r'^--8<-- "([^":]+)', page.read_text(), flags=re.M)
+    }
+    shown = [*(ROOT / "examples" / "extending").glob("*.py"), ROOT / "examples" / "mnist_kondo.py"]
+    assert found == {str(path.relative_to(ROOT)) for path in shown}
 
 
 CELLS = [
@@ -132,3 +134,4 @@ def test_the_site_is_built_strictly_and_asks_nothing_of_the_network(tmp_path):
         assert not re.search(r"<(script|img|iframe|source)[^>]*\ssrc=.?(https?:)?//", text), page
         assert not re.search(r"<link[^>]*rel=.?(stylesheet|preconnect)[^>]*(https?:)?//", text), page
     assert "generated:" not in (tmp_path / "api.html").read_text()
+    assert "def dg_tempered" in re.sub(r"<[^>]*>", "", (tmp_path / "extend.html").read_text())

@@ -131,6 +131,7 @@ def test_the_first_updates_of_the_one_file_example_are_the_engine_s(method):
             torch.testing.assert_close(layer.bias, engine.learner.leaves[f"bias_{i}"][0, 0], atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_one_file_example_has_about_a_hundred_lines_and_learns():
     text = (ROOT / "examples" / "mnist_kondo.py").read_text()
     assert len(text.splitlines()) <= 110
