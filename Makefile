@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 LOGS = $(if $(RUNS),--runs "$(RUNS)") $(if $(SCALE),--scale $(SCALE))
 SUITE := $(VENV)/.suite
 READY := $(VENV)/.ready
+DOCS := $(VENV)/.docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # A torchvision built for another torch cannot be imported, and transformers, if it sees one, cannot be either.
 DROP_IF_BROKEN := $(BIN)/python -c 'import torchvision' 2>/dev/null || { echo "torchvision does not work with this torch: \
@@ -22,7 +23,7 @@ NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11) and "error: %s is 
 newer: remove $(VENV) if it is there and add PYTHON=/path/to/python3.11" % ((sys.executable,) + sys.version_info[:2]))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup reproduce figures report results verify test test-fast peer-test bench lint format clean
+.PHONY: help setup reproduce figures report results docs verify test test-fast peer-test bench lint format clean
 
 help: ## show this help
 	@echo "make TARGET [SCALE=smoke|laptop|paper] [FIGURES=\"name …\"] [OVERRIDES=\"key=value …\"] [RUNS=folder] [LAUNCHER=name]"
@@ -45,6 +46,10 @@ $(READY): $(SUITE)
 	@$(DROP_IF_BROKEN)
 	touch $@
 
+$(DOCS): $(SUITE)
+	$(PIP) --editable '.[docs]'
+	touch $@
+
 reproduce: $(if $(filter joblib,$(LAUNCHER)),$(SUITE),$(READY)) ## train what the figures need, draw them, judge the claims; resumable
 	$(BIN)/python -m experiments.reproduce --scale $(or $(SCALE),laptop) $(FIGURES) "runs='$(or $(RUNS),runs)'" hydra/launcher=$(LAUNCHER) $(OVERRIDES)
 
@@ -56,6 +61,9 @@ report: $(SUITE) ## judge the claims and write the report from logs alone; COMPA
 
 results: $(SUITE) ## pages of the published results, docs/results/, and the README's table
 	$(BIN)/python -m analysis.results
+
+docs: $(DOCS) ## the documentation as a site, site/index.html: strict, links checked, no network
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 verify: $(SUITE) ## retrain N=10 published runs, or the cheapest that MINUTES=… allow, and compare; SEED=… draws others
 	$(BIN)/python -m experiments.verify $(if $(RUNS),--results "$(RUNS)") $(if $(N),--number $(N)) \
@@ -84,4 +92,4 @@ format: $(READY) ## let ruff tidy the code
 	$(BIN)/ruff format .
 
 clean: ## remove what can be remade quickly; logs in runs/ stay
-	rm -rf figures report build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf figures report site build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

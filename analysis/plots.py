@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from analysis import style
+from analysis import live, style
 from analysis.load import final
 from analysis.stats import bootstrap, pareto_front
 from analysis.style import label
@@ -42,18 +42,23 @@ def lines(
         group = group.sort_values(x)
         dash = DASHES[seen.get(method, 0) % len(DASHES)]
         seen[method] = seen.get(method, 0) + 1
-        axes.fill_between(group[x], group[f"{y}_low"], group[f"{y}_high"], color=style.colour(method), alpha=0.15, lw=0)
+        bands = [(group[f"{y}_low"], group[f"{y}_high"], 0.15)]
         if se:
             low, high = group[y] - group[f"{y}_se"], group[y] + group[f"{y}_se"]
-            axes.fill_between(group[x], low.clip(lower=0), high, color=style.colour(method), alpha=0.3, lw=0)
-        axes.plot(group[x], group[y], color=style.colour(method), ls=dash, label=label(first))
+            bands.append((low.clip(lower=0), high, 0.3))
+        for low, high, alpha in bands:
+            band = axes.fill_between(group[x], low, high, color=style.colour(method), alpha=alpha, lw=0)
+            live.tag(band, live.BAND, label(first))
+        (line,) = axes.plot(group[x], group[y], color=style.colour(method), ls=dash, label=label(first))
+        live.tag(line, live.CURVE, label(first), int(group["seeds"].max()) if "seeds" in group else None)
 
 
 def overlay(axes: Axes, points: pd.DataFrame, x: str = "forward") -> None:
     """Published points as hollow markers, in the colours of their methods; circles at a rate, diamonds at a price."""
     for key, group in points.groupby(SETTING, dropna=False):
         marker = "D" if key[2] == key[2] else "o"
-        axes.plot(group[x], group["value"], marker, ms=4, mfc="none", mew=0.9, color=style.colour(key[0]))
+        (dots,) = axes.plot(group[x], group["value"], marker, ms=4, mfc="none", mew=0.9, color=style.colour(key[0]))
+        live.tag(dots, live.PAPER, label(dict(zip(SETTING, key, strict=True))))
 
 
 def log_percent(axes: Axes) -> None:

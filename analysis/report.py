@@ -3,7 +3,7 @@
     python -m analysis.report --scale laptop
     python -m analysis.report --compare other/runs        # a second set of logs beside the first
 
-The page is one file: figures and data are inside it.
+The page is one file: figures, data and the script that makes them live are inside it.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ import pandas as pd
 from analysis.draw import SCALES, draw_all, reason
 from analysis.experiments import claims, experiments
 from analysis.judge import INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED, Claim, Finding
+from analysis.live import inlined
 from analysis.load import final, read_figure, which_logs
 from kondo.lab.interrupts import quietly
 from kondo.lab.records import Plan, cell_of, read_plan, read_status, run_folders, spent
 
-CSS = Path(__file__).with_name("report.css")
+CSS, SCRIPT = (Path(__file__).with_name(f"report.{kind}") for kind in ("css", "js"))
 MARKS = {REPRODUCED: "✓", PARTLY: "◐", NOT: "✗", INCONCLUSIVE: "…", NOT_RUN: "–"}
 PART_MARKS = {"holds": "✓", "open": "…", "fails": "✗"}
 
@@ -120,7 +121,7 @@ numbers is in docs/protocol.md.</p>
 {"".join(_figure(name, sources, verdicts) for name in shown)}
 <h2>Provenance</h2>
 {"".join(_provenance(source) for source in sources)}
-</main></body></html>
+</main><script>{SCRIPT.read_text()}</script></body></html>
 """
 
 
@@ -135,11 +136,12 @@ def _table(sources: Sequence[Source], verdicts: Sequence[dict[str, dict[str, Any
         claim = f'<td data-label="claim">{_esc(record["claim"])}</td>'
         version = f" ({record['version']})" if record.get("version") else ""
         paper = f'<td data-label="paper">{_esc(record["paper"])}{_esc(version)}</td>'
-        rows.append(f'<tr><th scope="row">{link}</th>{claim}{cells}{paper}</tr>')
+        about = f'id="claim-{_esc(key)}" data-verdict="{_esc(record["verdict"])}"'
+        rows.append(f'<tr {about}><th scope="row">{link}</th>{claim}{cells}{paper}</tr>')
     heads = "<th>verdict</th><th>measured</th><th>n, steps</th>"
     if len(sources) > 1:
         heads = "".join(f"<th>measured{_named(source, sources)}</th>" for source in sources)
-    return f"""<table class="claims"><thead><tr><th>id</th><th>claim</th>{heads}<th>paper</th></tr></thead>
+    return f"""<table class="claims" id="claims"><thead><tr><th>id</th><th>claim</th>{heads}<th>paper</th></tr></thead>
 <tbody>{"".join(rows)}</tbody></table>"""
 
 
@@ -210,9 +212,11 @@ def _drawing(name: str, source: Source, sources: Sequence[Source]) -> str:
     gaps = "".join(f'<p class="gap">{_esc(gap)}</p>' for gap in _gaps(source, plan))
     if not all(path.exists() for path in paths.values()):
         return f"<div><p>{_esc(source.name)}: {_esc(source.trouble.get(name, 'no finished runs'))}.</p>{gaps}</div>"
-    image, data = (_data_uri(paths[kind], mime) for kind, mime in ((".svg", "image/svg+xml"), (".csv", "text/csv")))
+    data = _data_uri(paths[".csv"], "text/csv")
+    place = f"{name}{sources.index(source) or ''}"
+    image = inlined(paths[".svg"].read_text(), _esc(place), f"{_esc(name)}{_named(source, sources)}")
     return (
-        f'<div><figure><div class="wide"><img src="{image}" alt="{_esc(name)}{_named(source, sources)}"></div>'
+        f'<div><figure><div class="wide">{image}</div>'
         f'<figcaption><code>{_esc(plan.command)}</code> · <a download="{_esc(name)}.csv" href="{data}">data</a>'
         f"{_named(source, sources)}</figcaption></figure>{gaps}</div>"
     )

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from analysis import live
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -129,6 +131,7 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[P
     with mpl.rc_context(RC):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # laid out once, for all formats alike
+        nothing["svg"]["Description"] = live.describe(figure)
         for kind, path in zip(formats, paths, strict=True):
             figure.savefig(path, format=kind, metadata=nothing[kind])
     plt.close(figure)

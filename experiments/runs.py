@@ -3,6 +3,7 @@
 python -m experiments.runs list [--status failed]
 python -m experiments.runs show 1ca975919c95            # a cell's key, or its first digits
 python -m experiments.runs clean --failed               # remove failed runs; the next sweep trains them anew
+python -m experiments.runs sync [--mode online]         # finished runs to W&B; what is there already is skipped
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from experiments.sync import PROJECT, sync
 from kondo.lab.records import (
     FINISHED,
     UNFINISHED,
@@ -23,6 +25,7 @@ from kondo.lab.records import (
     cell_of,
     config_text,
     in_training,
+    is_results,
     read_log,
     read_plans,
     read_run,
@@ -119,9 +122,16 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("show", help="everything about a cell's runs", parents=[either]).add_argument("hash")
     cleaning = commands.add_parser("clean", help="remove runs", parents=[either])
     cleaning.add_argument("--failed", action="store_true", required=True, help="those that failed")
+    syncing = commands.add_parser("sync", help="mirror finished runs to W&B", parents=[either])
+    syncing.add_argument("--mode", choices=("offline", "online"), default="offline")
+    syncing.add_argument("--project", default=PROJECT)
+    syncing.add_argument("--dir", type=Path, help="W&B's files go to <dir>/wandb (default: the runs; of results, runs)")
     asked = parser.parse_args(arguments)
     if not asked.runs.is_dir():
         sys.exit(f"error: {asked.runs}: no such folder")
+    if asked.command == "sync":
+        folder = asked.dir or (Path("runs") if is_results(asked.runs) else asked.runs)
+        return 1 if sync(asked.runs, asked.mode, asked.project, folder) else 0
     if asked.command == "list":
         return show_list(asked.runs, asked.status)
     return show_one(asked.runs, asked.hash) if asked.command == "show" else clean_failed(asked.runs)

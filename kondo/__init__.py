@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kondo.signals import delight, expected_confidence_baseline
     from kondo.trainer import KondoTrainer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "KondoGate",

@@ -183,7 +183,7 @@ def test_two_sets_of_logs_are_shown_on_the_same_axes_with_their_own_verdicts(few
     main = ["--runs", str(folder / "runs"), "--scale", "smoke", "--out", str(tmp_path / "report")]
     assert report.main([*main, "--compare", str(tmp_path / "other" / "runs")]) == 0
     page = (tmp_path / "report" / "index.html").read_text()
-    assert page.count("<img ") == 2 * 2
+    assert page.count("<svg role") == 2 * 2
     assert "measured (other/runs)" in page
     assert {path.name for path in (tmp_path / "report").glob("*.json")} == {"claims.json", "claims_compared.json"}
 

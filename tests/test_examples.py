@@ -7,13 +7,17 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 from kondo import lab
 from kondo.lab.config.cell import parse
+from kondo.lab.engine import Engine
 from kondo.lab.ledger import TIMED
+from kondo.lab.policies.mlp import by_seed
 from kondo.lab.training import Block, train
 
 ROOT = Path(__file__).parent.parent
@@ -100,3 +104,83 @@ def test_the_glossary_and_the_guide_name_files_and_names_that_exist():
     terms = [line for line in glossary.splitlines() if line.startswith("|")][2:]
     assert len(terms) > 30
     assert all(line.count("`") >= 4 for line in terms)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam"])  # Adam would not notice a gradient of another length
+@pytest.mark.parametrize("method", ["pg", "dg", "dgk"])
+def test_the_first_updates_of_the_one_file_example_are_the_engine_s(method, name):
+    from examples.mnist_kondo import network, update
+
+    cell = {"task": {"name": "mnist", "dataset": "digits"}, "method": {"name": method}, "steps": 10}
+    lr = 1e-3 if name == "adam" else 1.0
+    cell |= {"optimizer": {"name": name, "lr": lr}}
+    engine = Engine(parse(cell | ({"gate": {"rate": 0.1}} if method == "dgk" else {})), [3])
+    policy = network(64)
+    layers = [layer for layer in policy if isinstance(layer, torch.nn.Linear)]
+    for i, layer in enumerate(layers):
+        layer.weight.data.copy_(engine.learner.leaves[f"weight_{i}"].detach()[0].T)
+        layer.bias.data.copy_(engine.learner.leaves[f"bias_{i}"].detach()[0, 0])
+    optimizer = (torch.optim.Adam if name == "adam" else torch.optim.SGD)(policy.parameters(), lr=lr)
+    for step in range(3):
+        batch = engine.actor.batch(step)
+        x = engine.task.images.train[batch.contexts.inputs[0]] * engine.task.images.scale
+        kept = update(policy, optimizer, x, batch.contexts.targets[0], batch.actions[0], method, rate=0.1)
+        assert kept == (10 if method == "dgk" else 100)
+        before = by_seed(engine.learner.leaves).clone()
+        engine.advance()
+        assert not torch.equal(before, by_seed(engine.learner.leaves))
+        for i, layer in enumerate(layers):
+            torch.testing.assert_close(layer.weight.T, engine.learner.leaves[f"weight_{i}"][0], atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(layer.bias, engine.learner.leaves[f"bias_{i}"][0, 0], atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_the_one_file_example_has_about_a_hundred_lines_and_learns():
+    text = (ROOT / "examples" / "mnist_kondo.py").read_text()
+    assert len(text.splitlines()) <= 110
+    words = [
+        "examples/mnist_kondo.py",
+        "--dataset",
+        "digits",
+        "--steps",
+        "150",
+        "--rate",
+        "0.1",
+        "--methods",
+        "dg",
+        "dgk",
+    ]
+    lines = python(*words).splitlines()
+    ends = {line.split()[0]: line.split() for line in lines}
+    assert (ends["dg"][3], ends["dgk"][3]) == ("15,000", "1,500")
+    assert all(float(line[-1].rstrip("%")) < 40 for line in ends.values())
+
+
+def test_every_example_says_what_it_needs_to_be_run_alone():
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        header = re.match(r"# /// script\n(.*?)# ///\n", path.read_text(), flags=re.S)
+        assert header, path
+        about = tomllib.loads(re.sub(r"^# ?", "", header[1], flags=re.M))
+        assert about["requires-python"] == ">=3.11"
+        assert any(each.startswith("kondo") for each in about["dependencies"]), path
+
+
+@pytest.mark.slow
+def test_the_notebook_opens_the_published_logs_and_redraws_two_figures(monkeypatch):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    notebook = json.loads((ROOT / "examples" / "published_logs.ipynb").read_text())
+    assert all(not cell.get("outputs") for cell in notebook["cells"])
+    monkeypatch.chdir(ROOT / "examples")
+    names: dict = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert len(names["frame"]) > 1000
+    assert len(names["figure_1"].axes) == 4
+    assert len(names["axes"].lines) == 3 * 30
+    text = (ROOT / "docs" / "results" / "joy_1.md").read_text()
+    for id, verdict in names["verdicts"].items():
+        assert f"## {id}: {verdict}" in text
+    names["plt"].close("all")

@@ -433,7 +433,7 @@ def test_a_runs_folder_with_a_space_works_from_make_to_the_report(tmp_path):
         make(kind, "FIGURES=gate_coefficient")
     assert (tmp_path / "figures" / "smoke" / "gate_coefficient.png").exists()
     page = (tmp_path / "report" / "smoke" / "index.html").read_text()
-    assert page.count("<img ") == 1
+    assert page.count("<svg role") == 1
 
 
 def test_what_is_in_the_place_of_a_run_s_folder_is_named_and_stops_no_other_run(tmp_path):

@@ -411,7 +411,7 @@ def test_a_figure_of_which_no_run_is_finished_stops_no_other(root, here, status,
     assert undrawn.startswith("mnist_pareto: no finished runs; make reproduce FIGURES=mnist_pareto")
     code, _, page = reported(root)
     assert code == 0
-    assert page.count("<img ") == 1
+    assert page.count("<svg role") == 1
     assert "runs: no finished runs.</p>" in page
 
 
@@ -430,7 +430,7 @@ def test_a_figure_that_cannot_be_drawn_stops_no_other_and_says_why(root, here, p
     assert drawn == f"{FIGURE}: {root.parent}/figures/{FIGURE}.png"
     code, _, page = reported(root)
     assert code == 1
-    assert page.count("<img ") == 1
+    assert page.count("<svg role") == 1
     assert "cannot be drawn: KeyError: " in page
     assert "no &lt;such&gt; column" in page
     assert "mnist_pareto: cannot be drawn" in capsys.readouterr().out

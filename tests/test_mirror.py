@@ -8,11 +8,13 @@ import types
 
 import pytest
 
+from experiments import board, runs
 from experiments.compose import single, sweep
 from experiments.jobs import CONF, ROOT
 from experiments.mirror import summary
 from experiments.plans import plan
 from experiments.train import train_block
+from kondo.lab.records import read_manifest
 
 WORDS = ["method=dgk", "gate.price=0", "steps=20", "seeds=2", "evals=4", "scale=smoke"]
 
@@ -155,3 +157,70 @@ def test_summary_leaves_out_what_a_diverged_seed_does_not_have():
         {"step": 4, "seed": 1, "test_error": None, "backward": 20, "diverged": 2},
     ]
     assert summary(rows, "test_error") == {"step": 4, "test_error": 0.5, "backward": 15, "test_error/seed0": 0.5}
+
+
+def test_finished_records_are_mirrored_later_as_they_would_have_been_and_only_once(tmp_path, fake, capsys):
+    run, asked = fake
+    train(tmp_path)
+    along, asked_along = list(run.logged), dict(asked)
+    run.logged.clear()
+    words = ["sync", "--runs", str(tmp_path / "runs"), "--dir", str(tmp_path / "later"), "--project", "mine"]
+    assert runs.main(words) == 0
+    assert run.logged == along
+    assert {key: asked[key] for key in ("id", "job_type")} == {key: asked_along[key] for key in ("id", "job_type")}
+    assert asked["config"] | {"choices": None, "error": None} == asked_along["config"] | {
+        "choices": None,
+        "error": None,
+    }
+    assert (asked["project"], asked["group"], run.finished) == ("mine", "ad hoc", 0)
+    assert runs.main(words) == 0
+    assert run.logged == along
+    assert "0 runs mirrored, 1 were already, 0 failed" in capsys.readouterr().out
+    assert runs.main([*words, "--mode", "online"]) == 0
+    assert asked["mode"] == "online"
+    assert run.logged == along * 2
+
+
+def test_a_record_that_cannot_be_mirrored_is_told_and_tried_again(tmp_path, fake, capsys):
+    run, _ = fake
+    train(tmp_path, "wandb.mode=disabled")
+    run.fail_at = 2
+    words = ["sync", "--runs", str(tmp_path / "runs")]
+    assert runs.main(words) == 1
+    assert "ConnectionError: gone" in capsys.readouterr().out
+    run.fail_at = None
+    assert runs.main(words) == 0
+
+
+@pytest.mark.slow
+def test_sync_works_offline_without_an_account(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    train(tmp_path, "wandb.mode=disabled")
+    assert runs.main(["sync", "--runs", str(tmp_path / "runs"), "--dir", str(tmp_path / "later")]) == 0
+    (written,) = (tmp_path / "later" / "wandb").glob("offline-run-*/*.wandb")
+    assert written.stat().st_size > 500
+
+
+def test_the_board_has_a_row_per_published_run_and_seed_and_panels_per_experiment():
+    results = ROOT / "results"
+    rows, report = board.table(results), board.template(results, "mine")
+    entries = read_manifest(results)
+    assert [section["title"] for section in report["sections"]] == sorted(entries)
+    width = len(board.COLUMNS) + len(board.NUMBERS)
+    assert {len(row) for row in rows} == {width}
+    for name, entry in entries.items():
+        own = [row for row in rows if row[0] == name]
+        assert len(own) == sum(cell["seeds"] for cell in entry["cells"].values())
+    error = board.COLUMNS.index("steps") + 1
+    final = [row[error] for row in rows if row[0] == "joy_1" and row[4] == "dg"]
+    assert sum(final) / len(final) == pytest.approx(0.0265, abs=5e-5)  # R1's 2.65%
+    assert "## joy_1" in board.outline(report)
+
+
+@pytest.mark.slow
+def test_the_board_is_made_offline_without_an_account(tmp_path, monkeypatch):
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setattr(board, "table", lambda results: [[None] * (len(board.COLUMNS) + len(board.NUMBERS))])
+    assert board.main(["--results", str(ROOT / "results"), "--dir", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "wandb" / "board.json").read_text())["artifact"] == "published:latest"
+    assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))

@@ -1,14 +1,21 @@
 """What a fresh machine meets first: make, an old Python, a torchvision that does not work, another system."""
 
+import email
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
+
+import kondo
+from kondo.lab.config.cell import parse
 
 ROOT = Path(__file__).parent.parent
 
@@ -162,3 +169,79 @@ with launchers.Joblib().open(Path()) as (submit, size):
 
 def test_cores_are_counted_where_linux_s_own_call_is_missing():
     subprocess.run([sys.executable, "-c", WITHOUT], cwd=ROOT, check=True)
+
+
+BUILD = """
+import sys
+from setuptools import build_meta
+out = sys.argv[1]
+build_meta.build_wheel(out), build_meta.build_sdist(out)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The wheel and the source distribution, built from a copy."""
+    pytest.importorskip("setuptools", minversion="77", reason="setuptools 77 or newer is not installed")
+    folder, out = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("dist")
+    for name in ("kondo", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "MANIFEST.in"):
+        shutil.copy(ROOT / name, folder)
+    subprocess.run([sys.executable, "-c", BUILD, str(out)], cwd=folder, check=True, capture_output=True)
+    return out
+
+
+def test_the_wheel_has_the_library_and_nothing_else(built):
+    (path,) = built.glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        names = set(wheel.namelist())
+        about = email.message_from_bytes(wheel.read(f"kondo-{kondo.__version__}.dist-info/METADATA"))
+    modules = {str(each.relative_to(ROOT)) for each in (ROOT / "kondo").rglob("*.py")}
+    assert modules <= names
+    assert {name.split("/")[0] for name in names} == {"kondo", f"kondo-{kondo.__version__}.dist-info"}
+    assert "kondo/py.typed" in names
+    needed = [each for each in about.get_all("Requires-Dist") if "extra ==" not in each]
+    assert [each.split(">=")[0] for each in needed] == ["torch", "numpy", "pyyaml"]
+    assert about["Description-Content-Type"] == "text/markdown"
+    assert about.get_payload(decode=True).decode().startswith("# kondo\n")
+
+
+def test_the_source_distribution_has_what_a_wheel_is_built_from_and_no_tests(built):
+    (path,) = built.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "CITATION.cff", "kondo/gate.py"} <= names
+    assert not [name for name in names if name.startswith("tests")]
+
+
+def test_the_version_is_told_the_same_everywhere():
+    assert re.search(rf"^version: {re.escape(kondo.__version__)}$", (ROOT / "CITATION.cff").read_text(), flags=re.M)
+    assert re.search(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), flags=re.M)[1] == kondo.__version__
+
+
+def test_the_version_is_no_part_of_what_a_run_is(monkeypatch):
+    plain = {"task": {"name": "bandit"}, "method": {"name": "dgk"}, "steps": 10}
+    key = parse(plain).key()
+    monkeypatch.setattr(kondo, "__version__", "9.9.9")
+    monkeypatch.setattr("kondo.lab.training.__version__", "9.9.9")
+    assert parse(plain).key() == key
+    assert kondo.__version__ not in str(parse(plain).plain())
+
+
+def test_the_pythons_that_are_promised_are_those_that_ci_runs():
+    (workflow,) = (ROOT / ".github" / "workflows").glob("*.yml")
+    run = set(re.findall(r'python-version: "([\d.]+)"', workflow.read_text()))
+    words = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    assert {word.rpartition(" ")[2] for word in words if re.search(r":: 3\.\d+$", word)} == run
+
+
+def test_every_pin_is_one_version_of_one_package_as_pip_and_uv_both_take_it():
+    pins = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[A-Za-z0-9][\w.-]*==[\w.]+", line) for line in pins)
+    names = [re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower() for line in pins]
+    assert len(set(names)) == len(names)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    every = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    wanted = {re.match(r"[\w-]+", each)[0].lower().replace("_", "-") for each in every} - {"kondo"}
+    assert wanted <= set(names)

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo[experiments]"]
+# ///
 """Adds an experiment: which priority suits the noisy XOR, over rates. Task and priority are those of its neighbours.
 
     python examples/extending/experiment.py [folder of runs]

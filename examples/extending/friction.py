@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo"]
+# ///
 """Adds a friction: an actor that ignores the context of some samples, and answers the one next to it instead.
 
 python examples/extending/friction.py

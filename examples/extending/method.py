@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo"]
+# ///
 """Adds a method: DG with a tempered advantage, Σ σ(χ/η) sign(U)|U|^κ ∇log π, which hears small advantages as well.
 
 python examples/extending/method.py

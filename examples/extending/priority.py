@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo"]
+# ///
 """Adds a priority: U·(1 − π(a)), advantage times the size of the sample's own logit gradient; bounded, unlike delight.
 
 python examples/extending/priority.py

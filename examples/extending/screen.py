@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo", "scikit-learn"]
+# ///
 """Adds a screen: the learner's policy with the smaller half of each weight matrix set to zero.
 
 python examples/extending/screen.py

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo"]
+# ///
 """Adds a task: XOR as a contextual bandit of two arms, with labels that are wrong now and then.
 
 python examples/extending/task.py
