@@ -124,6 +124,7 @@ def test_an_extra_loss_is_paid_on_what_is_kept_and_divided_as_the_loss_is():
     ids, actions, advantages, mask = some(1, real=5)
     answer = mask.clone()
     answer[:, :2] = 0
+    answer[::2, 3:] = 0  # rows of a pack decide at different places
     reference = -torch.rand(B, T)
 
     def term(log_probs, mask, reference):
@@ -240,10 +241,13 @@ def test_what_is_no_batch_is_refused_with_what_was_given_and_what_is_expected(gi
 
 def test_labels_of_minus_100_where_nothing_was_decided_change_nothing():
     ids, actions, advantages, mask = some(1, real=4)
+    answer = mask.clone()
+    answer[::2, :2] = 0  # where other rows of the pack decide
     model = Model()
     twin = copy.deepcopy(model)
-    expected = KondoTrainer(twin, 0.25).step(ids, actions, advantages, mask)
-    assert KondoTrainer(model, 0.25).step(ids, actions.masked_fill(mask == 0, -100), advantages, mask) == expected
+    labels = actions.masked_fill(answer == 0, -100)
+    expected = KondoTrainer(twin, 0.5).step(ids, actions, advantages, mask, action_mask=answer)
+    assert KondoTrainer(model, 0.5).step(ids, labels, advantages, mask, action_mask=answer) == expected
     assert same(model, twin)
 
 
