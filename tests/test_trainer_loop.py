@@ -132,12 +132,15 @@ def test_an_extra_loss_is_paid_on_what_is_kept_and_divided_as_the_loss_is():
         return (0.3 * (ratio.exp() - 1 - ratio) * mask).sum()
 
     def extra(log_probs, output, mask, pack):
+        ragged.append(not mask.all())
         assert output.logits.shape[:2] == log_probs.shape == mask.shape
         return term(log_probs, mask, pack.decisions(reference))
 
-    model = Model()
-    trainer = KondoTrainer(model, 0.25, optimizer=sgd(model), extra_loss=extra, micro_tokens=7)
+    model, ragged = Model(), []
+    trainer = KondoTrainer(model, 0.5, optimizer=sgd(model), extra_loss=extra, micro_tokens=15)
     stats = trainer.step(ids, actions, advantages, mask, action_mask=answer)
+    assert len(ragged) > 1
+    assert any(ragged)
     ours = gradients(model)
     model.zero_grad()
     log_probs = packing.chosen_log_probs(model(ids).logits, actions)
