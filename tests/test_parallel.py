@@ -71,7 +71,7 @@ def worker(rank, world, folder):
 def ranks(request, tmp_path_factory):
     """What each rank saw; a deadlock would end in gloo's timeout, and long before in the suite's."""
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.start_processes(worker, (request.param, str(folder)), nprocs=request.param, start_method="fork")
+    multiprocessing.spawn(worker, (request.param, str(folder)), nprocs=request.param)
     return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
 
 

@@ -102,7 +102,7 @@ def worker(rank, world, folder):
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    multiprocessing.start_processes(worker, (request.param, str(folder)), nprocs=request.param, start_method="fork")
+    multiprocessing.spawn(worker, (request.param, str(folder)), nprocs=request.param)
     return [torch.load(folder / f"{rank}.pt") for rank in range(request.param)]
 
 

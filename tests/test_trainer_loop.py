@@ -124,6 +124,7 @@ def test_an_extra_loss_is_paid_on_what_is_kept_and_divided_as_the_loss_is():
     ids, actions, advantages, mask = some(1, real=5)
     answer = mask.clone()
     answer[:, :2] = 0
+    answer[::2, 3:] = 0  # rows of a pack decide at different places
     reference = -torch.rand(B, T)
 
     def term(log_probs, mask, reference):
@@ -131,12 +132,15 @@ def test_an_extra_loss_is_paid_on_what_is_kept_and_divided_as_the_loss_is():
         return (0.3 * (ratio.exp() - 1 - ratio) * mask).sum()
 
     def extra(log_probs, output, mask, pack):
+        ragged.append(not mask.all())
         assert output.logits.shape[:2] == log_probs.shape == mask.shape
         return term(log_probs, mask, pack.decisions(reference))
 
-    model = Model()
-    trainer = KondoTrainer(model, 0.25, optimizer=sgd(model), extra_loss=extra, micro_tokens=7)
+    model, ragged = Model(), []
+    trainer = KondoTrainer(model, 0.5, optimizer=sgd(model), extra_loss=extra, micro_tokens=15)
     stats = trainer.step(ids, actions, advantages, mask, action_mask=answer)
+    assert len(ragged) > 1
+    assert any(ragged)
     ours = gradients(model)
     model.zero_grad()
     log_probs = packing.chosen_log_probs(model(ids).logits, actions)
@@ -240,10 +244,13 @@ def test_what_is_no_batch_is_refused_with_what_was_given_and_what_is_expected(gi
 
 def test_labels_of_minus_100_where_nothing_was_decided_change_nothing():
     ids, actions, advantages, mask = some(1, real=4)
+    answer = mask.clone()
+    answer[::2, :2] = 0  # where other rows of the pack decide
     model = Model()
     twin = copy.deepcopy(model)
-    expected = KondoTrainer(twin, 0.25).step(ids, actions, advantages, mask)
-    assert KondoTrainer(model, 0.25).step(ids, actions.masked_fill(mask == 0, -100), advantages, mask) == expected
+    labels = actions.masked_fill(answer == 0, -100)
+    expected = KondoTrainer(twin, 0.5).step(ids, actions, advantages, mask, action_mask=answer)
+    assert KondoTrainer(model, 0.5).step(ids, labels, advantages, mask, action_mask=answer) == expected
     assert same(model, twin)
 
 
