@@ -41,7 +41,8 @@ class SampleFilter:
     """Keeps the samples that are worth a backward pass, one at a time.
 
     rate: ρ, the share to keep: the price is the (1 − ρ)-quantile of the last `history` samples, and ties at it are kept
-    by lot; or price: λ, keep what is strictly above it. warmup: with a rate, keep everything until so many were seen.
+    by lot; or price: λ, keep what is strictly above it. warmup: with a rate, keep everything until so many were seen
+    or the history is full.
     priority, alpha: what is ranked by, as in `KondoGateConfig`; a sample of several tokens has their mean.
     temperature: η > 0 keeps with probability σ((χ − λ)/η).
     max_staleness: a sample older than so many versions of the learner (`version`) is dropped, whatever its delight.
@@ -90,7 +91,7 @@ class SampleFilter:
         """λ as the next sample will meet it; None while everything is kept."""
         if self.settings.rate is None:
             return self.settings.price
-        if self.settings.rate == 1 or len(self._sorted) < max(1, self.settings.warmup):
+        if self.settings.rate == 1 or len(self._sorted) < max(1, min(self.settings.warmup, self.settings.history)):
             return None
         return self._sorted[-self._rank()]
 

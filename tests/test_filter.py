@@ -135,7 +135,8 @@ def test_a_starved_learner_is_fed():
 def test_a_filter_goes_on_from_its_state_as_if_it_had_not_been_interrupted(settings):
     samples = list(stream(600))
     whole, first, second = (SampleFilter(rate=0.3, history=50, **settings) for _ in range(3))
-    expected = kept(whole, samples)
+    expected = kept(whole, samples)  # a history shorter than the default warm-up ends it
+    assert len(expected) < 300
     before = kept(first, samples[:300])
     first.version = 7
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))

@@ -47,6 +47,11 @@ def gradients(trainer, loss):
     return [p.grad.clone() for p in trainer.model.parameters()]
 
 
+def drop_out(model, share):
+    for layer in model.model.layers:
+        layer.self_attn.attention_dropout = share
+
+
 def exact_log_probs(model, inputs):
     ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
     mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1)
@@ -177,6 +182,7 @@ def test_settings_that_make_no_sense_or_have_no_effect_are_refused(tmp_path):
         (on, {"kondo_gate_rate": 2.0}, "kondo_gate_rate must be in"),
         (on, {"kondo_gate_priority": "joy"}, "kondo_gate_priority must be one of"),
         (on, {"kondo_gate_alpha": 0.9}, "no effect with kondo_gate_priority=delight"),
+        (on, {"kondo_gate_rate": 0.5, "kondo_gate_history_size": 16}, "kondo_gate_warmup=32 must be <="),
         (on, {"kondo_gate_advantage": "raw"}, "'scaled', 'centred'"),
         (on, {"kondo_gate_advantage": "centred", "multi_objective_aggregation": "normalize_then_sum"}, "centred"),
         (on, {"delight_gain": 2.0}, "delight_gain=2.0 has no effect without use_delight"),
@@ -236,8 +242,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("loss_type", "others"), CASES, ids=[name for name, _ in CASES])
-def test_with_the_gate_off_or_at_rate_one_it_is_grpo_bit_for_bit(make, monkeypatch, loss_type, others):
-    monkeypatch.setattr(LlamaConfig, "attention_dropout", 0.1)
+def test_with_the_gate_off_or_at_rate_one_it_is_grpo_bit_for_bit(make, loss_type, others):
     found = {}
     for name, kind, settings in [
         ("plain", GRPOTrainer, {}),
@@ -246,6 +251,7 @@ def test_with_the_gate_off_or_at_rate_one_it_is_grpo_bit_for_bit(make, monkeypat
     ]:
         kinds = {} if kind is None else {"kind": kind}
         trainer = make(2, batch=8, hidden=16, logging_steps=1, loss_type=loss_type, **others, **settings, **kinds)
+        drop_out(trainer.model, 0.1)
         start = [p.clone() for p in trainer.model.parameters()]
         trainer.train()
         assert any(not torch.equal(a, b) for a, b in zip(start, trainer.model.parameters(), strict=True))
@@ -445,7 +451,7 @@ def test_settings_of_the_sampler_that_change_its_probabilities_are_known(tmp_pat
         assert config.truncations() == names
 
 
-def test_checkpointed_activations_change_no_gradient_and_a_screen_tosses_no_coins(make, inputs, monkeypatch):
+def test_checkpointed_activations_change_no_gradient_and_a_screen_tosses_no_coins(make, inputs):
     found = []
     for checkpointing in (False, True):
         trainer = make(use_kondo_gate=True, kondo_gate_rate=0.25, kondo_gate_history_size=0)
@@ -453,9 +459,8 @@ def test_checkpointed_activations_change_no_gradient_and_a_screen_tosses_no_coin
             trainer.model.gradient_checkpointing_enable()
         found.append(gradients(trainer, trainer.compute_loss(trainer.model.train(), inputs)))
     torch.testing.assert_close(*found)
-    monkeypatch.setattr(LlamaConfig, "attention_dropout", 0.5)
     trainer = make(use_kondo_gate=True, kondo_gate_rate=0.25)
-    trainer.model.train()
+    drop_out(trainer.model.train(), 0.5)
     before = torch.get_rng_state()
     first, second = (trainer._log_probs(inputs)[0] for _ in range(2))
     assert torch.equal(before, torch.get_rng_state())

@@ -126,7 +126,12 @@ class KondoGRPOConfig(GRPOConfig, _Others):
                 "kondo_gate_advantage='centred' needs multi_objective_aggregation='sum_then_normalize': "
                 f"with {self.multi_objective_aggregation!r} each reward is divided by its own deviation first."
             )
-        self.gate_settings()
+        settings = self.gate_settings()
+        if settings is not None and settings.warmup > settings.history:
+            raise ValueError(
+                f"kondo_gate_warmup={self.kondo_gate_warmup} must be <= kondo_gate_history_size="
+                f"{self.kondo_gate_history_size}: a history that is shorter never ends it."
+            )
 
     def _changed(self) -> list[str]:
         """The settings of this class that are not at their default."""
