@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 
@@ -63,16 +64,22 @@ def test_a_scale_changes_steps_seeds_and_evaluations_of_an_experiment_and_nothin
     assert [cell["evals"] for cell in cells] == [6, 30, 60]
 
 
-def test_a_scale_is_steps_seeds_and_evaluations_and_nothing_else():
+def test_a_scale_is_steps_seeds_evaluations_and_how_many_of_the_papers_values_are_swept():
     budgets = [path for path in CONF.rglob("*.yaml") if "budget:" in path.read_text()]
     assert len(budgets) > 10
     for path in budgets:
         budget = OmegaConf.load(path).budget
         assert set(budget) <= set(SCALES), path
-        assert all(set(each) <= {"steps", "seeds"} for each in budget.values()), path
+        axes = {axis for each in budget.values() for axis in each} - {"steps", "seeds"}
+        swept = re.findall(r"^ +[\w.]+: \$\{budget\.\$\{scale\}\.(\w+)\}", path.read_text(), flags=re.M)
+        assert set(swept) == axes, path
+        for axis in axes:
+            values = {scale: set(budget[scale][axis].split(",")) for scale in SCALES}
+            assert values["smoke"] < values["paper"], path
+            assert values["laptop"] < values["paper"], path
     for path in CONF.rglob("*.yaml"):
         text = path.read_text()
-        assert "${scale}" not in text, path
+        assert "${scale}" not in re.sub(r"\$\{budget\.\$\{scale\}\.\w+\}", "", text), path
         assert path.parent.name == "scale" or "\nevals:" not in text, path
 
 

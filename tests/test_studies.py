@@ -80,9 +80,9 @@ def test_a_replicate_depends_on_its_seed_alone(rule):
     ("words", "part"),
     [
         ("gate.rate=0.1", "gate.price"),
-        ("friction=staleness", "trains nothing"),
-        ("screen.noise=1", "trains nothing"),
-        ("probe.name=kept", "trains nothing"),
+        ("friction=staleness", "is not trained by the engine"),
+        ("screen.noise=1", "is not trained by the engine"),
+        ("probe.name=kept", "is not trained by the engine"),
         ("method=pmpo", "one sample at a time"),
         ("method=ce", "needs target_log_prob"),
         ("task=priority_ranking method=pg", "methods with one: dgk"),
