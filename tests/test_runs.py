@@ -413,6 +413,7 @@ def test_without_file_locks_runs_are_refused(tmp_path):
 def test_ctrl_c_during_a_checkpoint_is_ctrl_c_and_no_failure(tmp_path, undisturbed, monkeypatch, moment):
     """At one of the writes of a checkpoint, which torch makes a RuntimeError of."""
     count = itertools.count(1)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job starts with SIGINT ignored
 
     class Interrupting(io.FileIO):
         def write(self, data):
@@ -428,6 +429,7 @@ def test_ctrl_c_during_a_checkpoint_is_ctrl_c_and_no_failure(tmp_path, undisturb
         patch.setattr(Path, "open", opened)
         with pytest.raises(KeyboardInterrupt):
             train(BLOCK, tmp_path, checkpoint_seconds=0)
+    signal.signal(signal.SIGINT, before)
     folder = BLOCK.folder(tmp_path)
     assert read_status(folder)["status"] == "running"
     assert not [path for path in folder.iterdir() if path.name.startswith(f".{CHECKPOINT}")]
