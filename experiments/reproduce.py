@@ -118,7 +118,7 @@ def possible(figures: Sequence[str], scale: str, overrides: Sequence[str]) -> li
     left = []
     for figure in figures:
         try:
-            for task in {job.cell.task for job in needed_now(figure, scale, overrides)}:
+            for task in {repr(job.cell.task): job.cell.task for job in needed_now(figure, scale, overrides)}.values():
                 task.available()
             left.append(figure)
         except Unavailable as missing:
