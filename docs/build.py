@@ -127,9 +127,17 @@ def rules() -> str:
 
 
 PUBLIC = {
-    "The gate": ["kondo/gate.py", "kondo/pricing.py", "kondo/priorities.py", "kondo/signals.py"],
+    "The gate": [
+        "kondo/gate.py",
+        "kondo/settings.py",
+        "kondo/pricing.py",
+        "kondo/scaling.py",
+        "kondo/priorities.py",
+        "kondo/signals.py",
+        "kondo/monitoring.py",
+    ],
     "Objectives": ["kondo/objectives.py"],
-    "Trainers": ["kondo/trainer.py", "kondo/parallel.py", "kondo/packing.py"],
+    "Trainers": ["kondo/trainer.py", "kondo/filter.py", "kondo/parallel.py", "kondo/packing.py", "kondo/batch.py"],
     "Integrations": ["kondo/integrations/transformers.py", "kondo/integrations/trl.py"],
     "The engine": ["kondo/lab/__init__.py", "kondo/lab/engine.py", "kondo/lab/streams.py"],
 }
