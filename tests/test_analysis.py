@@ -199,7 +199,7 @@ def test_reports_and_figures_of_no_folder_are_refused(tmp_path, capsys):
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PROBE = """<script>addEventListener("load", () => { document.title = JSON.stringify({
-  images: [...document.images].map(image => image.naturalWidth),
+  images: [...document.querySelectorAll("svg[role=img]")].map(image => image.getBoundingClientRect().width),
   rows: document.querySelectorAll("table.claims tbody tr").length,
   cells: [...document.querySelectorAll("table.claims td")].filter(cell => !cell.textContent.trim()).length,
   targets: [...document.querySelectorAll("table.claims a")].filter(link => !document.querySelector(link.hash)).length,
