@@ -114,8 +114,8 @@ class Engine:
         rows = []
         for i, (seed, diverged) in enumerate(zip(self.seeds, self.learner.diverged.tolist(), strict=True)):
             row: dict[str, Any] = {"step": self.step, "seed": seed}
-            row |= {name: _number(column[i]) if diverged < 0 else None for name, column in columns.items()}
-            row |= {name: _number(column[i]) for name, column in costs.items()}
+            row |= {name: number(column[i]) if diverged < 0 else None for name, column in columns.items()}
+            row |= {name: number(column[i]) for name, column in costs.items()}
             rows.append(row | ({"diverged": diverged} if diverged >= 0 else {}))
         return rows
 
@@ -141,7 +141,7 @@ class Engine:
         self.training.load(state["training"])
 
 
-def _number(value: Any) -> Any:
+def number(value: Any) -> Any:
     """Nine digits, which tell any two 32-bit floats apart; JSON has no infinity and no NaN. Lists are left alone."""
     if isinstance(value, list):
         return value

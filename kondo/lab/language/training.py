@@ -14,7 +14,7 @@ from kondo import packing
 from kondo.gate import KondoGate
 from kondo.integrations.transformers import Rollout, decisions, rollout
 from kondo.lab.config.cell import Cell
-from kondo.lab.engine import Mean, eval_steps
+from kondo.lab.engine import Mean, eval_steps, number
 from kondo.lab.language.model import Speaker, load
 from kondo.lab.language.problems import Problem, problems
 from kondo.lab.ledger import Ledger
@@ -201,7 +201,7 @@ class LanguageTraining:
             row: dict[str, Any] = {"step": self.step, "seed": seed, **student.examine()}
             row |= {"train_error": float(errors[i]), "zero_advantage": float(alike[i]), "graph_mib": self.held[i]}
             row |= {"price": self.price[i]} if self.cell.gate is not None else {}
-            rows.append({name: _plain(value) for name, value in (row | _at(costs, i)).items()})
+            rows.append({name: number(value) for name, value in (row | _at(costs, i)).items()})
         return rows
 
     def diverged(self) -> dict[int, int]:
@@ -245,10 +245,3 @@ def graph_bytes() -> Iterator[dict[int, int]]:
 
 def _at(columns: dict[str, Tensor], i: int) -> dict[str, float]:
     return {name: float(column[i]) for name, column in columns.items()}
-
-
-def _plain(value: Any) -> Any:
-    """Nine digits; JSON has no infinity and no NaN."""
-    if isinstance(value, float):
-        return (int(value) if value == int(value) else float(f"{value:.9g}")) if math.isfinite(value) else None
-    return value
