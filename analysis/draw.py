@@ -10,9 +10,12 @@ folder for each figure and scale.
 from __future__ import annotations
 
 import argparse
+import functools
+import hashlib
+import importlib.metadata
 import multiprocessing
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +33,12 @@ from analysis import style
 from analysis.experiments import experiments
 from analysis.load import final, read_figure, which_logs
 from kondo.lab.interrupts import held, quietly
-from kondo.lab.records import is_results, planned
+from kondo.lab.records import content_of, is_results, planned, read_plan, write_atomically
 
 SCALES = ("smoke", "laptop", "paper")
-
+CODE = (Path(__file__).parent, Path(__file__).parents[1] / "kondo" / "lab" / "records")
+"""Whose files decide what a figure looks like."""
+LIBRARIES = ("matplotlib", "pandas", "numpy")
 
 Places = Sequence[tuple[Path, Path]]
 """Folders of run folders, each with where its figures go."""
@@ -131,6 +136,43 @@ def draw_all(
         pool.shutdown(cancel_futures=True)
 
 
+def source(figure: str, runs: Path, scale: str) -> bytes:
+    """A digest of all that a figure is drawn from and by."""
+    plan = read_plan(runs, scale, figure)
+    logs = () if plan is None else content_of(runs, plan)
+    versions = " ".join(importlib.metadata.version(name) for name in LIBRARIES)
+    return _digest([versions.encode(), *_code(), *logs])
+
+
+def stamp(source: bytes, paths: Iterable[Path]) -> str:
+    """A digest of a figure's files, and of what they were drawn from."""
+    return _digest([source, *(path.read_bytes() for path in sorted(paths))]).hex()
+
+
+def stamp_of(out: Path, figure: str) -> Path:
+    """Where the stamp of a figure is kept."""
+    return out / f".{figure}.drawn"
+
+
+def current(figure: str, out: Path, source: bytes) -> bool:
+    """Whether a figure was drawn from these very logs by this very code, and not touched since."""
+    kept, paths = stamp_of(out, figure), [out / f"{figure}.{kind}" for kind in (*style.FORMATS, "csv")]
+    return all(path.is_file() for path in (kept, *paths)) and kept.read_text() == stamp(source, paths)
+
+
+def _digest(contents: Iterable[bytes]) -> bytes:
+    total = hashlib.sha256()
+    for content in contents:
+        total.update(hashlib.sha256(content).digest())
+    return total.digest()
+
+
+@functools.cache
+def _code() -> tuple[bytes, ...]:
+    files = sorted(path for folder in CODE for path in folder.rglob("*") if path.suffix in (".py", ".csv"))
+    return tuple(path.read_bytes() for path in files)
+
+
 def all_of(runs: Path, scale: str) -> list[str]:
     """Every figure; of published results every one that was published."""
     published = {name for each, name in planned(runs) if each == scale}
@@ -143,6 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, help="folder of runs or of published results (default: which there is)")
     parser.add_argument("--scale", choices=SCALES, help="whose plan to draw (default laptop, of results paper)")
     parser.add_argument("--out", type=Path, help="where figures go (default figures/<scale>)")
+    parser.add_argument("--changed", action="store_true", help="only those that are not as their logs")
     asked = parser.parse_args(arguments)
     unknown = set(asked.figures) - set(experiments())
     if unknown:
@@ -153,13 +196,20 @@ def main(arguments: list[str] | None = None) -> int:
     if asked.runs is None:
         print(f"logs: {runs}, {scale} scale", flush=True)
     out = asked.out or Path("figures", scale)
+    figures = asked.figures or all_of(runs, scale)
+    sources = {figure: source(figure, runs, scale) for figure in figures}
+    if asked.changed:
+        figures = [figure for figure in figures if not current(figure, out, sources[figure])]
+        print(f"{len(sources) - len(figures)} of {len(sources)} figures in {out} are as their logs", flush=True)
     missing = 0
-    for figure, (drawn,) in draw_all(asked.figures or all_of(runs, scale), [(runs, out)], scale):
+    for figure, (drawn,) in draw_all(figures, [(runs, out)], scale):
         for sentence in drawn.damaged:
             print(f"{figure}: left out: {sentence}")
         train = f"no finished runs; make reproduce FIGURES={figure} SCALE={scale} trains them"
         print(f"{figure}: {drawn.paths[0] if drawn.paths else drawn.trouble or train}", flush=True)
         missing += not drawn.paths
+        if drawn.paths and not drawn.damaged:
+            write_atomically(stamp_of(out, figure), stamp(sources[figure], drawn.paths))
     return 1 if missing else 0
 
 

@@ -219,7 +219,7 @@ def _reproduce(figures: Sequence[str], scale: str, overrides: Sequence[str], onl
     for path, problem in trouble.items():
         print(f"{path}: {problem}", file=sys.stderr)
     logs = ["--runs", runs, "--scale", scale]
-    undrawn = draw.main([*figures, *logs])
+    undrawn = draw.main([*figures, *logs, "--changed"])
     drawn = ["--figures", f"figures/{scale}"] if every and not undrawn else []
     unjudged = report.main([*logs, *drawn])
     return 1 if trouble or undrawn or unjudged else 0

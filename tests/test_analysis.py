@@ -99,6 +99,39 @@ def test_a_figure_that_searches_gets_what_it_needs_once_its_runs_are_trained(tmp
     assert planned == ["plain", "searching", "searching", "searching"]
 
 
+@pytest.mark.slow
+def test_only_figures_that_are_not_as_their_logs_are_drawn_again(few, tmp_path, monkeypatch, capsys):
+    folder, _ = few
+    shutil.copytree(folder / "runs", tmp_path / "runs")
+    shutil.copytree(folder / "figures" / "smoke", out := tmp_path / "figures")
+    drawn = []
+    every = draw.draw_all
+    monkeypatch.setattr(draw, "draw_all", lambda names, *rest: drawn.append(names) or every(names, *rest))
+    names = ["bandit_pareto", "gate_coefficient"]
+    words = [*names, "--runs", str(tmp_path / "runs"), "--scale", "smoke", "--out", str(out), "--changed"]
+
+    def drawn_again():
+        before = digests(out)
+        assert draw.main(words) == 0
+        assert all(digest == before[path] for path, digest in digests(out).items() if path.endswith(".svg"))
+        return drawn.pop()
+
+    assert drawn_again() == names  # the same logs in another folder
+    assert drawn_again() == []
+    assert "2 of 2 figures" in capsys.readouterr().out
+    (out / "bandit_pareto.pdf").unlink()
+    assert drawn_again() == ["bandit_pareto"]
+    (out / "gate_coefficient.csv").write_text("touched")
+    assert drawn_again() == ["gate_coefficient"]
+    status = next(tmp_path.glob("runs/bandit/*/status.json"))
+    status.write_text(status.read_text() + "\n")
+    assert drawn_again() == ["bandit_pareto"]
+    monkeypatch.setattr(draw, "_code", lambda: (b"other code",))
+    assert drawn_again() == names
+    words.remove("--changed")
+    assert drawn_again() == names
+
+
 def digests(folder):
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.iterdir())}
 

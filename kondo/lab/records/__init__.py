@@ -44,7 +44,7 @@ from kondo.lab.records.folders import (
 )
 from kondo.lab.records.plans import Plan, composed_path, plan_path, planned, read_plan, read_plans, write_plan
 from kondo.lab.records.publication import Experiment, Refused, check_whole, publish, read_experiment
-from kondo.lab.records.runs import BESIDE, Run, checked_run, read_log, read_run, read_runs
+from kondo.lab.records.runs import BESIDE, Run, checked_run, content_of, read_log, read_run, read_runs
 from kondo.lab.records.status import (
     FINISHED,
     UNFINISHED,
@@ -81,6 +81,7 @@ __all__ = [
     "completed",
     "composed_path",
     "config_text",
+    "content_of",
     "digest",
     "give_up",
     "has_checkpoint",

@@ -22,6 +22,7 @@ from kondo.lab.records.files import (
     parse_json,
 )
 from kondo.lab.records.folders import check_seeds, parse_config, parse_name, run_folders
+from kondo.lab.records.plans import Plan, plan_text
 from kondo.lab.records.status import FINISHED, UNFINISHED, read_status, unchanged
 
 BESIDE = ("seeds", "error", "choices")
@@ -103,6 +104,15 @@ def read_run(folder: Path) -> Run | None:
         return checked_run(folder.name, {name: held for name, held in files.items() if held is not None}, status)
     except Damaged as problem:
         raise Damaged(f"{folder}: {problem}") from None
+
+
+def content_of(runs: Path, plan: Plan) -> Iterator[bytes]:
+    """All that a figure can be drawn from: its plan, and the files of its runs by name."""
+    yield plan_text(plan).encode()
+    for folder in run_folders(runs, plan.cells):
+        for name in (CONFIG, LOG, STATUS):
+            yield str(folder / name).encode()
+            yield read_file(folder / name) or b""
 
 
 def read_log(folder: Path) -> Rows:
