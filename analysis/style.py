@@ -130,7 +130,8 @@ def save(figure: Figure, stem: Path, formats: Sequence[str] = FORMATS) -> list[P
     paths = [stem.with_name(f"{stem.name}.{kind}") for kind in formats]
     with mpl.rc_context(RC):
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # laid out once, for all formats alike
+    with mpl.rc_context({**RC, "figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)  # laid out once for all formats; any other engine draws each of them twice
         nothing["svg"]["Description"] = live.describe(figure)
         for kind, path in zip(formats, paths, strict=True):
             figure.savefig(path, format=kind, metadata=nothing[kind])
