@@ -43,9 +43,8 @@ def needed_now(figure: str, scale: str, overrides: Sequence[str]) -> list[Job]:
 def compose_all(figures: Sequence[str], scale: str, overrides: Sequence[str]) -> None:
     """Compose what is not kept yet, side by side, the longest sweeps first."""
     missing = [figure for figure in figures if _kept(figure, scale, overrides) is None]
-    missing.sort(
-        key=lambda figure: -sum(path.read_text().count(",") for path in CONF.glob(f"experiment/{figure}.yaml"))
-    )
+    sizes = {path.stem: path.read_text().count(",") for path in CONF.glob("experiment/*.yaml")}
+    missing.sort(key=lambda figure: -sizes.get(figure, 0))
     if len(missing) > FEW:
         joblib.Parallel(n_jobs=-1)(joblib.delayed(_composed)(figure, scale, overrides) for figure in missing)
 
