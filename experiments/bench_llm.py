@@ -1,5 +1,5 @@
 """What the gate saves of a step of a language model: a GPT-2 of ten million parameters, 100 rows of 32 tokens, none of
-them padding."""
+them padding; and SmolLM2, where it is installed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,46 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from experiments.timing import Step, best, count
 from kondo import KondoGate, KondoGateConfig, KondoTrainer, dg_loss, packing
+from kondo.lab.language.model import available, load
+from kondo.schema import Unavailable
 from kondo.signals import action_log_probs
 
 ROWS, TOKENS, VOCABULARY, MICRO = 100, 32, 8192, 800
 RATES = (0.03, 0.1, 0.3)
+
+
+def smollm2(device: str = "cpu") -> list[dict[str, Any]]:
+    """Seconds and memory of an update of SmolLM2-135M on 32 answers, by what share of them is bought."""
+    try:
+        available("smollm2")
+    except Unavailable as missing:
+        print(f"SmolLM2: left out; {missing}")
+        return []
+    torch.manual_seed(0)
+    model = load("smollm2", 0, device).model
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-6)
+    ids, actions = torch.randint(model.config.vocab_size, (2, 32, TOKENS), device=device)
+    advantages, log_probs = torch.randn(32, device=device), packing.log_probs(model, ids, actions)
+
+    def update(rate: float) -> Step:
+        gate = KondoGate(KondoGateConfig(gate_rate=rate, unit="sequence"))
+        trainer = KondoTrainer(model, gate=gate, optimizer=optimizer, micro_tokens=32 * TOKENS)
+        return lambda: trainer.step(ids, actions, advantages, log_probs=log_probs)
+
+    steps = {f"ρ = {rate:.0%}": update(rate) for rate in (1.0, *reversed(RATES))}
+    update(RATES[0])()  # the optimizer's memory is there before any is counted
+    memory = {name: count(step, torch.device(device))[0] / 2**20 for name, step in steps.items()}
+    seconds = best(steps, count=1, warmup=0, repeats=2)
+    table = "; ".join(f"{name}: {seconds[name]:.2f} s, {memory[name]:.0f} MiB" for name in steps)
+    return [
+        {
+            "name": f"SmolLM2-135M: {what} of an update on all of 32 answers of {TOKENS} tokens over one on 10%",
+            "ratio": each["ρ = 100%"] / each["ρ = 10%"],
+            "bar": bar,
+            "detail": f"{table}; the rollout's log-probs as screen; memory beside weights, gradients and optimizer",
+        }
+        for what, each, bar in (("seconds", seconds, 4.0), ("memory", memory, 4.0))
+    ]
 
 
 def language_model(device: str = "cpu") -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """A language model in the lab: its update is the masked policy gradient, its error a probability, its run resumable."""
 
+import copy
 import math
 
 import pytest
@@ -18,10 +19,10 @@ from kondo.schema import ConfigError, Unavailable
 TINY = {"name": "language", "model": "tiny", "problem": "sums", "evaluated": 6, "prompts": 3, "length": 3}
 
 
-def cell(method="pg", gate=None, steps=4, **task):
+def cell(method="pg", gate=None, steps=4, screen=None, **task):
     optimizer = {"name": "sgd", "lr": 1.0}
     data = {"task": TINY | task, "method": {"name": method}, "gate": gate, "steps": steps, "evals": 2}
-    return parse(data | {"optimizer": optimizer})
+    return parse(data | {"optimizer": optimizer, "screen": screen or {}})
 
 
 @pytest.fixture(autouse=True)
@@ -127,8 +128,83 @@ def test_the_error_is_the_probability_of_any_other_answer():
     assert student.examine()["answer_error"] == pytest.approx(1 - right / 6, abs=1e-9)
 
 
-def test_a_run_that_is_interrupted_goes_on_to_the_same_log():
-    gated = cell("dgk", {"rate": 0.25, "history": 8}, steps=4)
+def weights_of(net):
+    return [weight.detach().clone() for weight in net.parameters()]
+
+
+def seen_by(weights, student, batch):
+    """log π of a batch's tokens under other weights, prompts and padding 0."""
+    net = copy.deepcopy(student.speaker.model)
+    for own, weight in zip(net.parameters(), weights, strict=True):
+        own.data.copy_(weight)
+    logits = net(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+    return logits.log_softmax(-1).gather(-1, batch.actions.unsqueeze(-1)).squeeze(-1) * batch.action_mask
+
+
+def screened_by(source, age=0):
+    return LanguageTraining(cell("dgk", {"rate": 0.25}, screen={"source": source, "age": age}, steps=6), [0])
+
+
+def test_a_rounded_screen_has_256_levels_for_each_row_of_a_matrix():
+    student, batch, _ = batch_of(screened_by("int8"))
+    coarse = []
+    for weight in weights_of(student.speaker.model):
+        step = weight.abs().amax(dim=-1, keepdim=True) / 127 if weight.dim() == 2 else None
+        coarse.append(weight if step is None else (weight / step).round() * step)
+    seen = student.screen.log_probs(batch) * batch.action_mask
+    torch.testing.assert_close(seen, seen_by(coarse, student, batch))
+    assert (seen - batch.log_probs * batch.action_mask).abs().max() > 1e-5
+
+
+def test_a_screen_that_is_two_steps_old_has_the_weights_of_two_steps_ago():
+    made = screened_by("snapshot", age=2)
+    student, course = made.students[0], []
+    for _ in range(4):
+        course.append(weights_of(student.speaker.model))
+        made.advance()
+    batch, _ = student.answers(4, 7)
+    seen = student.screen.log_probs(batch) * batch.action_mask
+    torch.testing.assert_close(seen, seen_by(course[2], student, batch))
+    young = screened_by("snapshot", age=9).students[0]
+    assert young.screen.log_probs(batch) is batch.log_probs
+
+
+def test_a_truncated_screen_follows_the_model():
+    made = screened_by("truncated_1")
+    made.advance()
+    student, batch, _ = batch_of(made)
+    net = student.speaker.model
+    for part in (net.model.layers[1].self_attn.o_proj, net.model.layers[1].mlp.down_proj):
+        part.weight.data.zero_()  # a layer that adds nothing
+    seen = student.screen.log_probs(batch) * batch.action_mask
+    torch.testing.assert_close(seen, seen_by(weights_of(net), student, batch))
+
+
+@pytest.mark.parametrize("source", ["exact", "blind"])
+def test_recall_is_the_share_of_what_exact_delight_keeps_that_was_kept(source):
+    student, batch, advantages = batch_of(screened_by(source))
+    surprisal = (-batch.log_probs * batch.action_mask).sum(1) / batch.action_mask.sum(1)
+    worthy = set((surprisal * advantages).topk(3).indices.tolist())
+    by_advantage = set(sorted(range(12), key=lambda i: -advantages[i].item())[:3])  # the first of equals first
+    kept = {"exact": worthy, "blind": by_advantage}[source]
+    ledger = Ledger(1)
+    student.update(batch, advantages, ledger, torch.ones(1, dtype=torch.float64))
+    assert (student.found, student.worthy) == (len(worthy & kept), 3)
+    assert source == "exact" or student.found < 3
+    assert ledger.counts["screened"].item() == 0
+
+
+@pytest.mark.parametrize("screen", [{"source": "draft"}, {"source": "bf16"}, {"noise": 1.0}])
+def test_screens_that_a_language_model_cannot_have_are_refused(screen):
+    with pytest.raises(ConfigError, match=r"screen\.(source|noise)=.*'language', whose screens are exact, blind"):
+        cell("dgk", {"rate": 0.25}, screen=screen)
+    with pytest.raises(ConfigError, match="for policies of more than 15 layers"):
+        cell("dgk", {"rate": 0.25}, screen={"source": "truncated_15"})
+
+
+@pytest.mark.parametrize("screen", [{}, {"source": "snapshot", "age": 3}])
+def test_a_run_that_is_interrupted_goes_on_to_the_same_log(screen):
+    gated = cell("dgk", {"rate": 0.25, "history": 8}, steps=4, screen=screen)
     first, second = (start(gated, [0, 1]) for _ in range(2))
     for _ in range(4):
         first.advance()

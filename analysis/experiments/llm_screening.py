@@ -18,9 +18,8 @@ SCREEN = ["screen.source", "screen.age", "screen.noise"]
 WORDS = {
     "exact": "exact",
     "int8": "8-bit weights",
-    "truncated_1": "first layer of 3",
-    "truncated_2": "first 2 layers of 3",
     "draft": "distilled draft, 1 layer",
+    "blind": "no screen: by advantage",
 }
 
 
@@ -37,7 +36,10 @@ def label(row: Mapping[Any, Any]) -> str:
         return f"noise, σ = {row['screen.noise']:g}"
     if row["screen.source"] == "snapshot":
         return f"weights {row['screen.age']:g} steps old"
-    return WORDS.get(row["screen.source"], row["screen.source"])
+    kind, _, layers = row["screen.source"].partition("_")
+    if kind == "truncated":
+        return "first layer" if layers == "1" else f"first {layers} layers"
+    return WORDS.get(kind, row["screen.source"])
 
 
 def measured(table: pd.DataFrame) -> str:
@@ -58,6 +60,9 @@ def plot(table: pd.DataFrame) -> Figure:
     rate = table["gate.rate"].iloc[0]
     left.axvline(rate, color="black", ls=":", lw=1.2)
     left.annotate("chance", (rate, 0.5), (4, 0), textcoords="offset points", fontsize=7.5)
+    for found in table.loc[table["screen.source"] == "blind", "recall"]:
+        left.axvline(found, color="black", ls="--", lw=1)
+        left.annotate("by advantage", (found, -0.4), (4, 0), textcoords="offset points", fontsize=7.5)
     left.set(xlim=(0, 1.03), xlabel="recall: share of what exact delight would keep", title="What the screen finds")
     right.set(xscale="log", xlabel="final error", title="… and what is learned from it")
     style.note(figure, table, f"DG-K ρ={style.percent(rate)}")

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 C = TypeVar("C", bound=Callable[..., Any])
 CAPABILITIES = {
     "training": "a task that is trained",
+    "screen": "a task that can be screened",
     "batch": "a batch to compare with",
     "gate": "a gate",
     "delight": "a method that uses delight",

@@ -135,7 +135,7 @@ class Learner:
         with self.ledger.phase("screen"):
             self._teach_screen(batch, forward, step)
         samples, decisions = batch.actions.shape[1], batch.actions[0].numel()
-        screened = samples if "delight" in self.wants and not self.screen.exact else 0
+        screened = samples if "delight" in self.wants and self.screen.passes else 0
         self.ledger.add(screened=screened, nominal=samples, backward=samples, backward_tokens=decisions)
         return gradient
 
@@ -151,7 +151,7 @@ class Learner:
         samples, tokens = batch.actions.shape[1], batch.actions[0, 0].numel()
         kept, rate, weights = screening.kept, self.gate.settings.rate, screening.decision.gate_weights
         self.ledger.add(
-            screened=samples * ((batch.log_policy is None) + (not self.screen.exact)),
+            screened=samples * ((batch.log_policy is None) + self.screen.passes),
             nominal=samples * (weights.flatten(1).double().mean(dim=1) if rate is None else rate),
             backward=kept,
             backward_tokens=kept * tokens,

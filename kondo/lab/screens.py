@@ -5,7 +5,6 @@ A screen is a small class that says what log π it sees; it may keep old paramet
 
 from __future__ import annotations
 
-import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -32,18 +31,19 @@ def screen(cls: S) -> S:
 class ScreenSettings:
     source: str = knob("exact", choices=SCREENS)
     """exact: the learner's policy; bf16: in bfloat16; int8: its weights rounded to 8 bits; snapshot: as it was;
-    truncated_k: its first k layers and its head; draft: one layer of its own, distilled as the learner learns."""
+    truncated_k: its first k layers and its head; draft: one layer of its own, distilled as the learner learns;
+    blind: no pass, by advantage alone."""
     age: int = knob(0, low=0)
     """How many steps old the snapshot is."""
     noise: float = knob(0.0, low=0)
     """σ: the screen sees χ·(1 + σε), ε standard normal."""
 
 
-class Screen(abc.ABC):
+class Screen:
     """Delight as seen by a pass that may be cheaper than the learner's own."""
 
-    exact: ClassVar[bool] = False
-    """Whether it sees what the learner's own pass sees, and so needs none."""
+    passes: ClassVar[bool] = True
+    """Whether it is a pass of its own, beside the learner's."""
     aged: ClassVar[bool] = False
     """Whether it has an age."""
     layers: ClassVar[int] = 0
@@ -55,16 +55,18 @@ class Screen(abc.ABC):
     @torch.no_grad()
     def delight(self, log_prob: Tensor, advantage: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         """χ as the screen knows it; log_prob is the exact one. [S, B, …]"""
-        if not self.exact:
-            log_prob = taken(self.log_policy(inputs, actions, step), actions)
-        chi = delight(log_prob, advantage)
+        chi = delight(self.seen(log_prob, inputs, actions, step), advantage)
         if self.settings.noise:
             chi = chi * (1 + self.settings.noise * self.streams.normal("screen.noise", step, tuple(chi.shape[1:])))
         return chi
 
-    @abc.abstractmethod
+    def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        """log π of the actions as the screen knows it; log_prob is the exact one. [S, B, …]"""
+        return taken(self.log_policy(inputs, actions, step), actions)
+
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         """log π as the screen knows it. [S, B, …, K]"""
+        raise NotImplementedError(f"{type(self).__name__}: a screen has a log_policy, or says what is seen without")
 
     def observe(self, log_policy: Tensor, inputs: Tensor, actions: Tensor, step: int) -> None:
         """Called once a step, before the learner's update, with what the learner says of its batch."""
@@ -82,10 +84,21 @@ class Screen(abc.ABC):
 class Exact(Screen):
     """The learner's policy."""
 
-    exact: ClassVar[bool] = True
+    passes: ClassVar[bool] = False
 
-    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
-        return self.policy.log_policy(views(self.flat, self.policy.shapes()), inputs, actions)
+    def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        return log_prob
+
+
+@screen
+class Blind(Screen):
+    """No screen at all: every action counts as equally surprising, and delight ranks as the advantage does. What a
+    screen must beat."""
+
+    passes: ClassVar[bool] = False
+
+    def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        return torch.full_like(log_prob, -1.0)
 
 
 @screen
@@ -153,6 +166,13 @@ class Truncated_2(Truncated):
     """The learner's first two layers and its head."""
 
     layers: ClassVar[int] = 2
+
+
+@screen
+class Truncated_15(Truncated):
+    """The learner's first fifteen layers and its head: half of SmolLM2."""
+
+    layers: ClassVar[int] = 15
 
 
 @screen

@@ -29,6 +29,7 @@ def delighted(method: str) -> bool:
 
 HAS: dict[str, Callable[[Cell], bool]] = {
     "training": lambda cell: isinstance(cell.task, Task),
+    "screen": lambda cell: isinstance(cell.task, Task) or bool(cell.task.screens),
     "batch": lambda cell: cell.task.batched,
     "gate": lambda cell: gated(cell.method),
     "delight": lambda cell: delighted(cell.method),
@@ -38,6 +39,7 @@ HAS: dict[str, Callable[[Cell], bool]] = {
 """Whether a cell has a capability."""
 LACKS: dict[str, Callable[[Cell], str]] = {
     "training": lambda cell: f"task {_task(cell)!r} is not trained by the engine",
+    "screen": lambda cell: f"task {_task(cell)!r} is not trained by the engine",
     "batch": lambda cell: f"task {_task(cell)!r} looks at one sample at a time",
     "gate": lambda cell: f"method {cell.method!r} has no gate; methods with one: {_methods(gated)}",
     "delight": lambda cell: f"method {cell.method!r} uses no delight; methods that do: {_methods(delighted)}",
@@ -68,14 +70,17 @@ def _requirements(cell: Cell) -> Iterator[tuple[str, tuple[str, ...], str]]:
     if cell.frictions:
         yield "friction", ("training",), ""
     if cell.screen != ScreenSettings():
-        yield "screen", ("training", "delight"), ""
+        yield "screen", ("screen", "delight"), ""
     if cell.probe != ProbeSettings():
         yield f"probe.name={cell.probe.name!r}", ("training", *declared(PROBES[cell.probe.name])), ""
 
 
 def _check_screen(cell: Cell) -> None:
-    """A screen's age is for screens that have one, and its layers are fewer than the policy's."""
-    source = SCREENS[cell.screen.source]
+    """A screen is one that the task can have, its age for screens that have one, its layers fewer than the policy's."""
+    source, possible = SCREENS[cell.screen.source], cell.task.screens
+    if possible and (cell.screen.source not in possible or cell.screen.noise):
+        asked = f"noise={cell.screen.noise}" if cell.screen.noise else f"source={cell.screen.source!r}"
+        raise ConfigError(f"screen.{asked}: not for task {_task(cell)!r}, whose screens are {', '.join(possible)}")
     if cell.screen.age and not source.aged:
         others = ", ".join(sorted(name for name, each in SCREENS.items() if each.aged))
         what = f"screen.age={cell.screen.age}: screen.source={cell.screen.source!r} has no age"

