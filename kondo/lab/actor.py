@@ -1,9 +1,14 @@
-"""The actor: parameters, possibly old ones, and a task make a batch."""
+"""The actor: parameters, possibly old ones, and a task make a batch.
+
+Randomness has no state, so that a batch is decided by its number and by the parameters it is sampled with, wherever
+that is done: here, or in another process (kondo/lab/remote).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +17,7 @@ from kondo.lab.frictions import Friction
 from kondo.lab.policies.mlp import Parameters, Past, Policy, views
 from kondo.lab.streams import Streams
 from kondo.lab.tasks import Contexts, Task
+from kondo.schema import ConfigError
 from kondo.signals import taken
 
 
@@ -63,13 +69,38 @@ TRIALS = 5
 """Batches that tell what the learner would earn through frictions."""
 
 
-class Actor:
-    """Samples a batch per step with the learner's parameters as they are, or were."""
+Schedule = Sequence[tuple[int, int]]
+"""For each learner step, the number of its batch and the version of the parameters that sampled it: the step before
+which they were the learner's."""
 
-    def __init__(self, task: Task, frictions: Sequence[Friction], streams: Streams, flat: Tensor) -> None:
+
+def parse_schedule(text: str) -> list[tuple[int, int]]:
+    """ "0:0 2:0 1:1" → [(0, 0), (2, 0), (1, 1)]"""
+    try:
+        found = [(int(number), int(version)) for number, version in (pair.split(":") for pair in text.split())]
+    except ValueError:
+        raise ConfigError("actor.schedule: expected number:version for each step, as in 0:0 2:0 1:1") from None
+    if any(number < 0 or not 0 <= version <= step for step, (number, version) in enumerate(found)):
+        raise ConfigError("actor.schedule: the batch of step t has a version from 0 to t")
+    if len({number for number, _ in found}) < len(found):
+        raise ConfigError("actor.schedule: a batch is there twice")
+    return found
+
+
+class Actor:
+    """Samples a batch per step with the learner's parameters as they are, or were.
+
+    schedule: which batch each step learns from and how old its parameters are, in the place of frictions' ages.
+    """
+
+    def __init__(
+        self, task: Task, frictions: Sequence[Friction], streams: Streams, flat: Tensor, schedule: Schedule = ()
+    ) -> None:
         self.task, self.frictions, self.streams, self.flat = task, frictions, streams, flat
-        self.policy = task.policy()
+        self.policy, self.schedule = task.policy(), schedule
         delay = sum(friction.longest_delay() for friction in frictions)
+        if schedule:
+            delay = max(1, max(step - version for step, (_, version) in enumerate(schedule)))
         self.past = Past(flat, delay) if delay else None
         self.exact = self.past is None and not any(friction.rounds for friction in frictions)
         """Whether it samples from the learner's present policy."""
@@ -85,14 +116,21 @@ class Actor:
     @torch.no_grad()
     def batch(self, step: int) -> Batch:
         """What the present parameters, or older ones, make of a step."""
-        if self.leaves is None:
-            batch = self.sampled(*self.computes(self.parameters(step)), step)
-        else:
+        if self.leaves is not None:
             with torch.enable_grad():
-                batch = self.sampled(self.policy, self.leaves, step)
-        batch = self.rewarded(batch, step)
+                return self.finished(self.sampled(self.policy, self.leaves, step), step)
+        return self.made(self.schedule[step][0] if self.schedule else step, self.parameters(step))
+
+    @torch.no_grad()
+    def made(self, number: int, parameters: Parameters) -> Batch:
+        """The batch of that number, sampled with these parameters."""
+        return self.finished(self.sampled(*self.computes(parameters), number), number)
+
+    def finished(self, batch: Batch, number: int) -> Batch:
+        """The batch with its rewards as the learner is told them."""
+        batch = self.rewarded(batch, number)
         for friction in self.frictions:
-            batch = friction.on_rewards(batch, self.streams, step)
+            batch = friction.on_rewards(batch, self.streams, number)
         return batch
 
     @torch.no_grad()
@@ -138,17 +176,30 @@ class Actor:
         shapes = self.policy.shapes()
         if self.past is None:
             return views(self.flat, shapes)
-        drawn = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0)
-        ages = drawn.clamp(max=step).tolist()  # [S]
+        ages = self.ages(step)
         each = {age: views(self.past.of(step - age) if age else self.flat, shapes) for age in set(ages)}
         if len(each) == 1:
             return each[ages[0]]
         return {name: torch.stack([each[age][name][seed] for seed, age in enumerate(ages)]) for name in shapes}
 
-    def state(self, step: int) -> dict[str, Tensor]:
+    def ages(self, step: int) -> list[int]:
+        """How old the parameters of a step's batch are, by seed."""
+        if self.schedule:
+            return [step - self.schedule[step][1]] * len(self.streams.seeds)
+        drawn = torch.stack([friction.age(self.streams, step) for friction in self.frictions]).sum(0)
+        return drawn.clamp(max=step).tolist()
+
+    def news(self) -> dict[str, Any]:
+        """What there is to log of how batches came about, the same for every seed."""
+        return {}
+
+    def close(self) -> None:
+        """End what it started."""
+
+    def state(self, step: int) -> dict[str, Any]:
         """What must be kept to go on after `step` steps."""
         return {} if self.past is None else {"past": self.past.state(step)}
 
-    def load(self, state: dict[str, Tensor]) -> None:
+    def load(self, state: dict[str, Any]) -> None:
         if self.past is not None:
             self.past.load(state["past"])

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from kondo.gate import KondoGate
-from kondo.lab.actor import Actor
+from kondo.lab.actor import Actor, parse_schedule
 from kondo.lab.config.cell import Cell
 from kondo.lab.learner import Learner
 from kondo.lab.ledger import Ledger
 from kondo.lab.optimizer import Optimizer
 from kondo.lab.probes import PROBES
+from kondo.lab.remote import available
 from kondo.lab.screens import SCREENS
 from kondo.lab.streams import Streams
 from kondo.lab.tasks.base import Task
@@ -25,6 +26,17 @@ def eval_steps(steps: int, evals: int) -> list[int]:
     """Steps after which to evaluate: 0, then about `evals` of them, evenly spaced on a log axis, up to the last."""
     ratio = steps ** (1 / evals)
     return sorted({0, steps} | {round(ratio**i) for i in range(1, evals)})
+
+
+def actor_of(cell: Cell, streams: Streams, flat: Tensor, data: Path | str) -> Actor:
+    """The actor of a cell: here, or a stand-in for those elsewhere."""
+    if cell.actor.mode == "inline":
+        assert isinstance(cell.task, Task)
+        return Actor(cell.task, cell.frictions, streams, flat, parse_schedule(cell.actor.schedule))
+    available(cell.actor.mode)
+    from kondo.lab.remote.actors import KINDS  # needs Ray
+
+    return KINDS[cell.actor.mode](cell, streams, flat, str(Path(data).absolute()))
 
 
 class Mean:
@@ -70,7 +82,7 @@ class Engine:
         policy = self.task.policy()
         flat = policy.init(self.streams)
         self.ledger = Ledger(len(self.seeds), device)
-        self.actor = Actor(self.task, cell.frictions, self.streams, flat)
+        self.actor = actor_of(cell, self.streams, flat, data)
         self.learner = Learner(
             flat=flat,
             policy=policy,
@@ -110,12 +122,13 @@ class Engine:
             metrics["price"] = self.learner.price
         columns = {name: column.tolist() for name, column in metrics.items()}
         columns |= PROBES[self.cell.probe.name](self, self.cell.probe)
+        news = {name: number(value) for name, value in self.actor.news().items()}
         costs = {name: column.tolist() for name, column in self.ledger.totals().items()}
         rows = []
         for i, (seed, diverged) in enumerate(zip(self.seeds, self.learner.diverged.tolist(), strict=True)):
             row: dict[str, Any] = {"step": self.step, "seed": seed}
             row |= {name: number(column[i]) if diverged < 0 else None for name, column in columns.items()}
-            row |= {name: number(column[i]) for name, column in costs.items()}
+            row |= {name: number(column[i]) for name, column in costs.items()} | news
             rows.append(row | ({"diverged": diverged} if diverged >= 0 else {}))
         return rows
 
@@ -132,6 +145,9 @@ class Engine:
             "ledger": self.ledger.state(),
             "training": self.training.state(),
         }
+
+    def close(self) -> None:
+        self.actor.close()
 
     def load(self, state: dict[str, Any]) -> None:
         self.step = state["step"]

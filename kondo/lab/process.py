@@ -38,6 +38,10 @@ class Process(Protocol):
 
     def load(self, state: dict[str, Any]) -> None: ...
 
+    def close(self) -> None:
+        """End what it started, such as other processes."""
+        ...
+
 
 def start(cell: Cell, seeds: list[int], device: str = "cpu", data: Path | str = "data") -> Process:
     """The process of a cell at its first step: a task is trained, a language model too, a study measured."""
@@ -58,8 +62,11 @@ def run(
     cell.task.fetch(Path(data))
     process = start(cell, list(range(seeds)) if isinstance(seeds, int) else list(seeds), device, data)
     due = set(eval_steps(cell.steps, cell.evals))
-    rows = process.evaluate()
-    while process.step < cell.steps:
-        process.advance()
-        rows += process.evaluate() if process.step in due else []
+    try:
+        rows = process.evaluate()
+        while process.step < cell.steps:
+            process.advance()
+            rows += process.evaluate() if process.step in due else []
+    finally:
+        process.close()
     return rows

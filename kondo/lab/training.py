@@ -212,6 +212,8 @@ def _train(
                     pause = max(checkpoint_seconds, 20 * (saved - begun))  # a large state less often: 5% at most
         except Stop as caught:
             stopped = caught
+        finally:
+            engine.close()
         if stopped is not None:
             _save(folder, engine, log, summed.hexdigest())
             raise stopped

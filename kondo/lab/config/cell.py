@@ -36,6 +36,21 @@ SCHEMA = 2
 class ActorSettings:
     report_probabilities: bool = True
     """Whether the actor tells the learner its behaviour probabilities μ."""
+    mode: str = knob("inline", choices=("inline", "lockstep", "async"), later=True)
+    """inline: in the learner's process; lockstep: in others, on Ray, with parameters of a scripted age; async: in
+    others, that take new parameters when they are ready for another batch: no two runs are alike."""
+    count: int = knob(1, low=1, later=True)
+    """Actor processes."""
+    queue: int = knob(2, low=1, later=True)
+    """async: how many batches may wait for the learner; then actors wait."""
+    pace: float = knob(1.0, low=1, later=True)
+    """async: how many times as long as its computing takes an actor needs for a batch."""
+    fault: str = knob("none", choices=("none", "slow", "bf16", "int8", "junk", "killed", "cut_off"), later=True)
+    """async: what is wrong with the first actor. slow: takes four times as long; bf16, int8: rounds its weights; junk:
+    action 0 always, and sure of it; killed: in its third batch, again and again after a restart; cut_off: gets no new
+    parameters after its third batch."""
+    schedule: str = knob("", later=True)
+    """number:version of the batch of each step, as an async run logged them; see experiments/replay.py."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +96,7 @@ class Cell:
             "friction": named,
             "screen": dataclasses.asdict(self.screen),
             "probe": dataclasses.asdict(self.probe),
-            "actor": dataclasses.asdict(self.actor),
+            "actor": as_plain(self.actor),
             "optimizer": dataclasses.asdict(self.optimizer),
             "steps": self.steps,
             "evals": self.evals,
@@ -92,6 +107,15 @@ class Cell:
 
     def _extensions(self) -> dict[str, str]:
         """Digests of the files of what is not kondo's own: another line in one of them is another cell."""
+        return {name: hashlib.sha256(_source(code)).hexdigest()[:12] for name, code in self._foreign().items()}
+
+    def foreign_files(self) -> dict[str, str]:
+        """{module: file} of what is not kondo's own, for another process to import."""
+        files = {code.__module__: inspect.getsourcefile(code) for code in self._foreign().values()}
+        return {name: path for name, path in files.items() if path}
+
+    def _foreign(self) -> dict[str, Any]:
+        """What is not kondo's own, by what it is in this cell."""
         used: dict[str, Any] = {
             f"task.{_name(TASKS, self.task)}": type(self.task),
             f"method.{self.method}": METHODS[self.method],
@@ -101,8 +125,7 @@ class Cell:
             f"screen.{self.screen.source}": SCREENS[self.screen.source],
             f"probe.{self.probe.name}": PROBES[self.probe.name],
         }
-        foreign = {name: code for name, code in used.items() if not code.__module__.startswith("kondo.")}
-        return {name: hashlib.sha256(_source(code)).hexdigest()[:12] for name, code in foreign.items()}
+        return {name: code for name, code in used.items() if not code.__module__.startswith("kondo.")}
 
 
 def parse(data: Any) -> Cell:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from kondo.lab.actor import parse_schedule
 from kondo.lab.baselines import BASELINES
 from kondo.lab.capabilities import CAPABILITIES, declared
 from kondo.lab.probes import PROBES, ProbeSettings
 from kondo.lab.screens import SCREENS, ScreenSettings
 from kondo.lab.tasks.base import TASKS, FiniteTask, Task
 from kondo.objectives import METHODS, needs, whole_batch
-from kondo.schema import ConfigError
+from kondo.schema import ConfigError, as_plain
 
 if TYPE_CHECKING:
     from kondo.lab.config.cell import Cell
@@ -49,6 +50,14 @@ LACKS: dict[str, Callable[[Cell], str]] = {
 """Why it has not, and what would do."""
 
 
+ASKED = {
+    "count": ("lockstep", "async"),
+    **dict.fromkeys(("queue", "pace", "fault"), ("async",)),
+    "schedule": ("inline", "lockstep"),
+}
+"""Settings of actors, and the modes they are for."""
+
+
 def check(cell: Cell) -> None:
     """Refuse a cell in which a part lacks what it needs."""
     for what, capabilities, hint in _requirements(cell):
@@ -56,6 +65,7 @@ def check(cell: Cell) -> None:
             if not HAS[name](cell):
                 raise ConfigError(f"{what}: needs {CAPABILITIES[name]}; {LACKS[name](cell)}{hint}")
     _check_screen(cell)
+    _check_actor(cell)
     _check_quantities(cell)
 
 
@@ -69,6 +79,8 @@ def _requirements(cell: Cell) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield f"gate.rate={cell.gate.rate}", ("batch",), "; set gate.price"
     if cell.frictions:
         yield "friction", ("training",), ""
+    if (actor := as_plain(cell.actor)).keys() > {"report_probabilities"}:
+        yield f"actor.{max(actor, key=lambda name: name == 'mode')}", ("training",), ""
     if cell.screen != ScreenSettings():
         yield "screen", ("screen", "delight"), ""
     if cell.probe != ProbeSettings():
@@ -90,6 +102,24 @@ def _check_screen(cell: Cell) -> None:
             f"screen.source={cell.screen.source!r}: for policies of more than {source.layers} layers that can be cut "
             f"short; that of task {_task(cell)!r} has {cell.task.layers}"
         )
+
+
+def _check_actor(cell: Cell) -> None:
+    """What is said of actor processes is for a mode that has them; what looks at the next batch, for one that knows."""
+    actor, stale = cell.actor, any(friction.longest_delay() for friction in cell.frictions)
+    for name, modes in ASKED.items():
+        field = type(actor).__dataclass_fields__[name]
+        if getattr(actor, name) != field.default and actor.mode not in modes:
+            what = f"actor.{name}={str(getattr(actor, name))[:40]}"
+            raise ConfigError(f"{what}: not with actor.mode={actor.mode}; with: {', '.join(modes)}")
+    if stale and (actor.mode == "async" or actor.schedule):
+        other = "actor.schedule" if actor.schedule else "actor.mode=async"
+        raise ConfigError(f"friction: simulated staleness and {other} exclude each other: both say how old a batch is")
+    if actor.mode != "inline" and cell.probe != ProbeSettings():
+        raise ConfigError(f"probe.name={cell.probe.name!r}: looks at the learner's next batch; with actor.mode=inline")
+    if actor.schedule and len(actor.schedule.split()) < cell.steps:
+        raise ConfigError(f"actor.schedule: {len(actor.schedule.split())} steps, of {cell.steps}")
+    parse_schedule(actor.schedule)
 
 
 def _check_quantities(cell: Cell) -> None:

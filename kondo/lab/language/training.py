@@ -229,6 +229,9 @@ class LanguageTraining:
     def diverged(self) -> dict[int, int]:
         return {}
 
+    def close(self) -> None:
+        return None
+
     def state(self) -> dict[str, Any]:
         return {
             "step": self.step,

@@ -37,6 +37,9 @@ class Measurement:
     def diverged(self) -> dict[int, int]:
         return {}
 
+    def close(self) -> None:
+        return None
+
     def state(self) -> dict[str, Any]:
         return {"step": self.step}
 

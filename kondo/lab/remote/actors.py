@@ -1,0 +1,179 @@
+"""What stands in the actors' place in the learner's process: it hands out parameters and takes in batches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from typing import Any
+
+import ray
+import torch
+from ray.exceptions import RayError
+from torch import Tensor
+
+from kondo.lab.actor import Actor, Batch, parse_schedule
+from kondo.lab.config.cell import Cell
+from kondo.lab.remote.workers import Exchange, Message, Worker
+from kondo.lab.streams import Streams
+from kondo.lab.tasks.base import Contexts, Task
+
+PATIENCE = 300.0
+"""Seconds without any batch after which something must be wrong."""
+POLL = 1.0
+
+
+class ActorsLost(RuntimeError):
+    """The actors, or the cluster they are on, cannot be reached."""
+
+
+class Remote(Actor):
+    """Actors on Ray. Without $RAY_ADDRESS a cluster of this machine alone, which ends with the run."""
+
+    def __init__(self, cell: Cell, streams: Streams, flat: Tensor, data: str) -> None:
+        assert isinstance(cell.task, Task)
+        super().__init__(cell.task, cell.frictions, streams, flat, parse_schedule(cell.actor.schedule))
+        self.exact, self.settings, self.steps = False, cell.actor, cell.steps
+        self.workers: list[Any] = []
+        self.own = not ray.is_initialized()
+        self.about = cell.plain(), cell.foreign_files(), list(streams.seeds), data
+
+    def open(self) -> None:
+        """Start the actors, at the first step that needs them."""
+        if self.own:
+            try:
+                ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+            except (ConnectionError, RuntimeError) as error:
+                raise ActorsLost(f"no Ray cluster for the actors ({error}); without RAY_ADDRESS a local one") from None
+        remote = ray.remote(Worker).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+        self.workers = [remote.remote(*self.about, place) for place in range(self.settings.count)]
+
+    def got(self, message: Message) -> Batch:
+        """A message as the learner knows batches."""
+        tensors: dict[str, Any] = {name: torch.from_numpy(value.copy()) for name, value in message.tensors.items()}
+        contexts = Contexts(tensors.pop("inputs"), tensors.pop("targets"))
+        return Batch(contexts=contexts, **tensors, log_policy=None, policy=self.policy, parameters={})
+
+    def close(self) -> None:
+        for worker in self.workers:
+            with suppress(RayError):
+                ray.kill(worker)
+        if self.workers and self.own:
+            ray.shutdown()
+        self.workers = []
+
+
+class Lockstep(Remote):
+    """Every batch is asked for as soon as its parameters exist, of the actors in turn."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.flying: dict[int, Any] = {}
+
+    def act(self, step: int) -> Batch:
+        if not self.workers:
+            self.open()
+        if self.past is not None:
+            self.past.record(step, self.flat)
+        for ahead in range(step, min(self.steps, step + 2 * len(self.workers))):
+            if ahead not in self.flying and ahead - min(self.ages(ahead)) <= step:
+                self.flying[ahead] = self._ask(ahead)
+        try:
+            return self.got(ray.get(self.flying.pop(step), timeout=PATIENCE))
+        except RayError as error:
+            raise ActorsLost(_what_to_do(error)) from None
+
+    def ages(self, step: int) -> list[int]:
+        return super().ages(step) if self.past is not None else [0]
+
+    def _ask(self, step: int) -> Any:
+        """The batch of a step, on its way."""
+        flat = torch.cat([value.reshape(-1) for value in self.parameters(step).values()])
+        number = self.schedule[step][0] if self.schedule else step
+        worker = self.workers[number % len(self.workers)]
+        return worker.make.remote(number, step - max(self.ages(step)), flat.numpy())
+
+
+class Asynchronous(Remote):
+    """The learner takes the next batch that is there, whatever its age, and publishes its parameters."""
+
+    def __init__(self, *about: Any) -> None:
+        super().__init__(*about)
+        self.expected = list(range(self.settings.count))
+        """The number of the next batch of each actor that the learner has not had."""
+        self.exchange: Any = None
+        self.published: dict[int, float] = {}
+        self.log: dict[str, list[Any]] = {"schedule": [], "age_s": []}
+        self.total = dict.fromkeys(("learner_idle", "actor_busy", "actor_idle", "queued", "wall"), 0.0)
+        self.restarts = 0
+
+    def open(self) -> None:
+        super().open()
+        self.exchange = ray.remote(Exchange).options(num_cpus=0).remote(self.settings.queue, list(self.expected))
+        self.loops = [worker.run.remote(self.exchange) for worker in self.workers]
+        self.begun = time.perf_counter()
+
+    def act(self, step: int) -> Batch:
+        if not self.workers:
+            self.open()
+        try:
+            reference = ray.put(self.flat.numpy())
+            ray.get(self.exchange.publish.remote(step, [reference]))
+            self.published[step] = begun = time.perf_counter()
+            message, queued, restarts = self._next()
+        except RayError as error:
+            raise ActorsLost(_what_to_do(error)) from None
+        now = time.perf_counter()
+        assert message.number == self.expected[message.actor], "batches of an actor come in their order"
+        self.expected[message.actor] += self.settings.count
+        self.log["schedule"].append([message.number, message.version])
+        self.log["age_s"].append(round(now - self.published[message.version], 6))
+        spent = {"learner_idle": now - begun, "actor_busy": message.busy, "actor_idle": message.idle, "queued": queued}
+        for name, value in (spent | {"wall": now - self.begun}).items():
+            self.total[name] += value
+        self.restarts, self.begun = restarts, now
+        return self.got(message)
+
+    def _next(self) -> tuple[Message, int, int]:
+        """The next batch; an actor that failed is an error, and so is none for long."""
+        coming, until = self.exchange.get.remote(), time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            ready, _ = ray.wait([coming, *self.loops], timeout=POLL)
+            if coming in ready:
+                return ray.get(coming)
+            for loop in ready:
+                ray.get(loop)  # raises what it failed with
+        raise ActorsLost(_what_to_do(f"no batch for {PATIENCE:.0f} s"))
+
+    def news(self) -> dict[str, Any]:
+        """Since the last time: number and version of each batch, their ages in seconds. In all: seconds that learner
+        and actors waited, that actors worked, that went by; batches that waited, summed; restarts."""
+        news = {**self.log, **self.total, "restarts": self.restarts}
+        self.log = {name: [] for name in self.log}
+        return news
+
+    def state(self, step: int) -> dict[str, Any]:
+        return super().state(step) | {"expected": list(self.expected), "log": self.log, "total": self.total}
+
+    def load(self, state: dict[str, Any]) -> None:
+        super().load(state)
+        self.expected, self.log, self.total = list(state["expected"]), state["log"], state["total"]
+
+    def close(self) -> None:
+        if self.exchange is not None:
+            with suppress(RayError):
+                ray.get(self.exchange.close.remote(), timeout=5)
+                ray.kill(self.exchange)
+            self.exchange = None
+        super().close()
+
+
+def _what_to_do(error: object) -> str:
+    reason = str(error).strip().splitlines()
+    return (
+        f"the actors cannot be reached ({reason[0] if reason else type(error).__name__}); everything up to the last "
+        "checkpoint is kept: the same command goes on from there, on $RAY_ADDRESS if it is set, else on this machine"
+    )
+
+
+KINDS: dict[str, type[Remote]] = {"lockstep": Lockstep, "async": Asynchronous}

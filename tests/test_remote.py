@@ -1,0 +1,255 @@
+"""Actors elsewhere: the same learner in lockstep, none of its batches lost or taken twice whatever dies, a run that can
+be replayed."""
+
+import asyncio
+
+import pytest
+
+from kondo.lab.actor import parse_schedule
+from kondo.lab.config.cell import parse
+from kondo.lab.engine import Engine
+from kondo.lab.ledger import TIMED
+from kondo.lab.process import run
+from kondo.lab.remote import available
+from kondo.schema import ConfigError, Unavailable
+
+ray = pytest.importorskip("ray")
+
+from kondo.lab.remote import actors
+from kondo.lab.remote.workers import Exchange, Message
+
+DIGITS = {"name": "mnist", "dataset": "digits", "batch_size": 20, "hidden": [16]}
+REVERSAL = {"name": "reversal", "length": 3, "width": 16, "ff": 16, "prompts": 2, "samples": 5, "evaluated": 10}
+NEWS = {"schedule", "age_s", "learner_idle", "actor_busy", "actor_idle", "queued", "wall", "restarts"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+def cell(task=DIGITS, method="dg", steps=12, gate=None, friction=None, **actor):
+    plain = {"task": task, "method": {"name": method}, "gate": gate, "steps": steps, "evals": 3, "actor": actor}
+    return parse(plain | {"optimizer": {"name": "adam", "lr": 0.01}, "friction": friction or {}})
+
+
+def learned(rows):
+    """What a log says of learning, without seconds and without how batches came about."""
+    return [{name: value for name, value in row.items() if name not in NEWS and name not in TIMED} for row in rows]
+
+
+def schedule_of(rows):
+    """number:version of each step, of the first seed's rows."""
+    pairs = [pair for row in rows if row["seed"] == rows[0]["seed"] for pair in row["schedule"]]
+    return " ".join(f"{number}:{version}" for number, version in pairs)
+
+
+def in_turn(rows, count):
+    """The numbers that each actor's batches had, in the order in which the learner took them."""
+    numbers = [number for number, _ in parse_schedule(schedule_of(rows))]
+    return [[number for number in numbers if number % count == place] for place in range(count)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("task", "method", "gate", "friction"),
+    [
+        (DIGITS, "dgk", {"rate": 0.2}, {"staleness": {"delay": 3}, "reward_corruption": {"prob": 0.3}}),
+        (REVERSAL, "ppo", None, {"staleness": {"delay": 4, "delay_mode": "uniform"}, "actor_bugs": {"prob": 0.2}}),
+    ],
+)
+def test_lockstep_gives_the_log_of_the_simulated_staleness(task, method, gate, friction, count):
+    simulated = run(cell(task, method, gate=gate, friction=friction), 2)
+    elsewhere = run(cell(task, method, gate=gate, friction=friction, mode="lockstep", count=count), 2)
+    assert learned(elsewhere) == learned(simulated)
+
+
+@pytest.mark.slow
+def test_an_asynchronous_run_is_replayed_bit_for_bit_here_and_in_lockstep():
+    rows = run(cell(mode="async", count=2, steps=30), 2)
+    schedule = schedule_of(rows)
+    assert len(schedule.split()) == 30
+    assert any(version < step for step, (_, version) in enumerate(parse_schedule(schedule)))
+    here = run(cell(steps=30, schedule=schedule), 2)
+    assert learned(here) == learned(rows)
+    assert learned(run(cell(steps=30, mode="lockstep", count=2, schedule=schedule), 2)) == learned(rows)
+    assert learned(run(cell(steps=30), 2)) != learned(rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["slow", "bf16", "int8", "junk", "killed", "cut_off"])
+def test_a_run_gets_to_its_end_whatever_is_wrong_with_an_actor(fault, monkeypatch):
+    taken = []
+    monkeypatch.setattr(
+        actors.Asynchronous,
+        "got",
+        lambda self, message, got=actors.Remote.got: taken.append(message) or got(self, message),
+    )
+    rows = run(cell(mode="async", count=2, steps=40, fault=fault, pace=3.0 if fault == "slow" else 1.0), 1)
+    assert rows[-1]["step"] == 40
+    for place, numbers in enumerate(in_turn(rows, 2)):
+        assert numbers == list(range(place, place + 2 * len(numbers), 2)), "none lost, none twice"
+    first = [message for message in taken if message.actor == 0]
+    others = [message for message in taken if message.actor == 1]
+    assert first
+    assert others
+    if fault == "slow":
+        assert len(first) < len(others)
+    if fault == "junk":
+        assert all((message.tensors["actions"] == 0).all() for message in first)
+        assert not all((message.tensors["actions"] == 0).all() for message in others)
+    if fault == "killed":
+        assert rows[-1]["restarts"] > 0
+    if fault == "cut_off":
+        assert len({message.version for message in first[2:]}) <= 2
+        assert len({message.version for message in others}) > 2
+    if fault in ("bf16", "int8"):
+        rounded = [message for message in first if message.version == 0]
+        exact = Engine(cell(mode="inline"), [0]).actor
+        for message in rounded:
+            clean = exact.batch(message.number)
+            assert (clean.contexts.inputs.numpy() == message.tensors["inputs"]).all()
+            same = clean.actions.numpy() == message.tensors["actions"]
+            said = clean.actor_log_prob.numpy() - message.tensors["actor_log_prob"]
+            assert abs(said[same]).max() > 0
+
+
+@pytest.mark.slow
+def test_a_learner_that_is_killed_goes_on_without_losing_a_batch_or_learning_from_one_twice():
+    asked = cell(mode="async", count=2, steps=20)
+    first, rows = Engine(asked, [0]), []
+    for _ in range(7):
+        first.advance()
+    state = first.state()
+    first.close()
+    second = Engine(asked, [0])
+    second.load(state)
+    try:
+        while second.step < 20:
+            second.advance()
+        rows = second.evaluate()
+    finally:
+        second.close()
+    for place, numbers in enumerate(in_turn(rows, 2)):
+        assert numbers == list(range(place, place + 2 * len(numbers), 2))
+    assert len(schedule_of(rows).split()) == 20
+
+
+@pytest.mark.slow
+def test_an_actor_that_fails_is_an_error_and_so_is_a_cluster_that_is_gone(monkeypatch):
+    engine = Engine(cell(mode="async", count=1, steps=100), [0])
+    engine.advance()
+    ray.kill(engine.actor.exchange)
+    with pytest.raises(actors.ActorsLost, match="cannot be reached .* the same command goes on"):
+        for _ in range(5):
+            engine.advance()
+    engine.close()
+    monkeypatch.setattr(actors, "PATIENCE", 0.0)
+    engine = Engine(cell(mode="async", count=1, steps=100), [0])
+    with pytest.raises(actors.ActorsLost, match="no batch for 0 s"):
+        engine.advance()
+    engine.close()
+
+
+# The exchange, without any process
+
+
+def message(number, actor=0):
+    return Message(number, 0, {}, actor)
+
+
+def test_a_full_queue_lets_actors_wait_until_the_learner_takes_a_batch():
+    async def story():
+        exchange = Exchange(2, [0])
+        for number in (0, 1):
+            assert await exchange.put(message(number)) == number + 1
+        third = asyncio.ensure_future(exchange.put(message(2)))
+        await asyncio.sleep(0.02)
+        assert not third.done()
+        taken, behind, _ = await exchange.get()
+        assert (taken.number, behind) == (0, 1)
+        assert await asyncio.wait_for(third, 1) == 3
+        return [(await exchange.get())[0] for _ in range(2)]
+
+    later = asyncio.run(story())
+    assert [each.number for each in later] == [1, 2]
+    assert later[1].idle > 0.01
+
+
+def test_an_actor_that_begins_anew_goes_on_with_the_batch_that_did_not_arrive():
+    async def story():
+        exchange = Exchange(9, [0, 1])
+        assert await exchange.join(0) == 0
+        assert await exchange.put(message(0)) == 2
+        assert await exchange.join(0) == 2  # it died in its second batch
+        assert await exchange.put(message(0)) == 2  # which had come to be the first again
+        assert await exchange.put(message(2)) == 4
+        await exchange.join(1)
+        return [await exchange.get() for _ in range(2)]
+
+    found = asyncio.run(story())
+    assert [each.number for each, _, _ in found] == [0, 2]
+    assert [restarts for _, _, restarts in found] == [1, 1]
+
+
+def test_a_closed_exchange_lets_nobody_wait():
+    async def story():
+        exchange = Exchange(1, [0])
+        await exchange.put(message(0))
+        waiting = asyncio.ensure_future(exchange.put(message(1)))
+        await asyncio.sleep(0)
+        await exchange.close()
+        return await asyncio.wait_for(waiting, 1)
+
+    assert asyncio.run(story()) is None
+
+
+def test_parameters_are_the_newest_and_waited_for_at_first():
+    async def story():
+        exchange = Exchange(1, [0])
+        first = asyncio.ensure_future(exchange.latest())
+        await asyncio.sleep(0)
+        await exchange.publish(0, ["zero"])
+        await exchange.publish(1, ["one"])
+        return await first, await exchange.latest()
+
+    first, later = asyncio.run(story())
+    assert first[0] in (0, 1)
+    assert later == (1, ["one"])
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("actor", "words"),
+    [
+        ({"count": 2}, "actor.count=2: not with actor.mode=inline"),
+        ({"mode": "lockstep", "fault": "slow"}, "actor.fault=slow: not with actor.mode=lockstep"),
+        ({"mode": "async", "schedule": "0:0"}, "actor.schedule=0:0: not with actor.mode=async"),
+        ({"schedule": "0:0"}, "1 steps, of 12"),
+        ({"schedule": "0:1 " * 12}, "a version from 0 to t"),
+        ({"schedule": "0:0 " * 12}, "a batch is there twice"),
+        ({"schedule": "zero " * 12}, "expected number:version"),
+        ({"mode": "async", "friction": {"staleness": {"delay": 3}}}, "exclude each other"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(actor, words):
+    with pytest.raises(ConfigError, match=words):
+        cell(**actor)
+
+
+def test_without_ray_there_is_a_word_what_to_do(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    available("inline")
+    with pytest.raises(Unavailable, match=r"actor\.mode=async: needs ray; pip install 'kondo\[ray\]'"):
+        available("async")
+
+
+def test_settings_of_actors_elsewhere_are_no_part_of_a_run_without_any():
+    assert set(cell().plain()["actor"]) == {"report_probabilities"}
+    assert cell(mode="async", count=2).plain()["actor"]["mode"] == "async"
+    assert cell(mode="async", count=2).key() != cell(mode="lockstep", count=2).key() != cell().key()
