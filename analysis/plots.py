@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -61,13 +61,13 @@ def overlay(axes: Axes, points: pd.DataFrame, x: str = "forward") -> None:
         live.tag(dots, live.PAPER, label(dict(zip(SETTING, key, strict=True))))
 
 
-def log_percent(axes: Axes) -> None:
-    """A log axis from left to right with few labels, in percent, where its range is too short for powers of ten."""
+def log_words(axes: Axes, words: Callable[[float], str] = style.percent) -> None:
+    """A log axis from left to right with few labels, where its range is too short for powers of ten."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: style.percent(value)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: words(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 

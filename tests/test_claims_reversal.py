@@ -7,7 +7,7 @@ from matplotlib import pyplot as plt
 
 from analysis import lengths as longest
 from analysis import published
-from analysis.experiments import joy_10, mnist_frictions, reversal_frictions, reversal_scaling
+from analysis.experiments import joy_10, mnist_frictions, reversal_frictions, reversal_scaling, reversal_strengths
 from analysis.judge import INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED
 from analysis.settings import LEVEL
 from analysis.tables import AmbiguousRows
@@ -360,17 +360,24 @@ def test_three_seeds_on_neighbouring_lengths_leave_the_order_open():
 def test_frictions_are_told_by_what_was_asked_for_and_clean_runs_are_intensity_0():
     """Whatever is left of a friction in the cell: of rare discovery nothing is."""
     made = frictions({"dg": 0.1, "is_pg_uncapped": 0.2}, elsewhere=0.4)
-    table = reversal_frictions.select(made.assign(friction="none"))
+    table = reversal_strengths.select(made.assign(friction="none"))
     means = table[table["kind"] == "mean"].set_index(["friction", "method.name", "intensity"])["error"]
     for kind in KINDS:
         assert means[kind, "dg"].to_dict() == pytest.approx({0.0: 0.4, LEVEL: 0.1, 0.6: 0.4})
         assert means[kind, "is_pg_uncapped", LEVEL] == pytest.approx(0.2)
     assert means["penalised_bugs", "dg"].to_dict() == pytest.approx({0.0: 0.4, LEVEL: 0.4})
-    drawn = reversal_frictions.plot(table).axes[0].lines  # a line and its seeds for each of two methods
+    drawn = reversal_strengths.plot(table).axes[0].lines  # a line and its seeds for each of two methods
     assert [len(line.get_xdata()) for line in drawn] == [3, 3 * SEEDS] * 2
     plt.close("all")
     seeds = table[table["kind"] == "seed"]
     assert len(seeds) == SEEDS * len(means)
+    words = reversal_strengths.measured(table)
+    assert "staleness at 0.3, not at 0, 0.6; " in words
+    assert "penalised_bugs nowhere; " in words
+    fewer = reversal_frictions.select(made.assign(friction="none"))
+    assert "staleness_fixed" not in set(fewer.loc[fewer["intensity"] == 0, "friction"])
+    assert len(reversal_frictions.plot(fewer).axes) == 6
+    plt.close("all")
 
 
 def test_the_frictions_of_mnist_are_told_by_what_was_asked_for():

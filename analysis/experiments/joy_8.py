@@ -114,7 +114,8 @@ def _born(axes: Axes, seeds: pd.DataFrame) -> None:
     for (method, unit), group in ends.groupby(["method.name", "gate.unit"], dropna=False):
         colour = TOKENS if unit == "token" else style.colour(method)
         axes.plot(group["born"], group["error"].clip(lower=1e-6), "o", ms=3.5, alpha=0.7, color=colour)
-    axes.set(xscale="log", yscale="log", xlabel="entropy per token at birth", ylabel="final error")
+    plots.log_words(axes, lambda nats: f"{nats:g}")
+    axes.set(yscale="log", xlabel="entropy per token at birth", ylabel="final error")
     axes.set_title("Seeds that are born sure do not start")
 
 

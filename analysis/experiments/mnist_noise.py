@@ -48,7 +48,7 @@ def plot(table: pd.DataFrame) -> Figure:
     ]
     plots.dots(right, screens, names, [style.colour(method) for method in screens["method.name"]])
     right.tick_params(axis="y", labelsize=7.5)
-    plots.log_percent(right)
+    plots.log_words(right)
     right.set(xlabel="final test error", title="… and approximate screens")
     style.note(figure, table)
     return figure

@@ -1,7 +1,8 @@
-"""Frictions by intensity, on token reversal: each alone, actor bugs with junk punished as well, and all together."""
+"""Frictions on token reversal: each of the paper's alone, and all together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -34,33 +35,31 @@ if TYPE_CHECKING:
 
 PANELS = {
     "staleness": ("Staleness, age uniform on 0..D", "intensity: D over its longest"),
-    "staleness_fixed": ("Staleness, age always D", "intensity: D over its longest"),
     "actor_bugs": ("Actor bugs", "share of junk answers q"),
-    "penalised_bugs": ("Actor bugs, junk loses 1", "share of junk answers q"),
     "reward_corruption": ("Reward corruption", "share of coin-flip rewards q"),
     "rare_discovery": ("Rare discovery", "1 − κ"),
-    "mismatch": ("Mismatch: the actor rounds its weights", "bf16, int8, 4 bits"),
-    "mismatch_logits": ("Mismatch: … its logits", "bf16, int8, 4 bits"),
-    "all": ("The four of the paper together", "intensity"),
+    "all": ("The four together", "intensity"),
 }
 
 
-def select(frame: pd.DataFrame) -> pd.DataFrame:
+def select(frame: pd.DataFrame, panels: Iterable[str] = PANELS) -> pd.DataFrame:
     """Final errors by friction and intensity, their means and every seed; the clean runs are every friction's
     intensity 0."""
     ends = final(chosen(frame))
-    clean = [ends[ends["friction"] == "none"].assign(friction=name) for name in PANELS]
+    clean = [ends[ends["friction"] == "none"].assign(friction=name) for name in panels]
     every = pd.concat([ends[ends["friction"] != "none"], *clean])
     by = ["friction", *SETTING, "intensity"]
     means = aggregate(every, by).assign(kind="mean", length=int(every["task.length"].max()))
     return pd.concat([means, every[[*by, "seed", "error"]].assign(kind="seed")], ignore_index=True)
 
 
-def plot(table: pd.DataFrame) -> Figure:
-    figure, grid = plots.panels(3, 3, sharey=True)
+def plot(table: pd.DataFrame, panels: Mapping[str, tuple[str, str]] = PANELS) -> Figure:
+    figure, grid = plots.panels(-(-len(panels) // 3), 3, sharey=True)
     means, seeds = table[table["kind"] == "mean"], table[table["kind"] == "seed"]
     means = means.astype({"seeds": int, "step": int, "length": int})  # the rows of seeds have none
-    for axes, (name, (title, xlabel)) in zip(grid.flat, PANELS.items(), strict=True):
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.axis("off")
+    for axes, (name, (title, xlabel)) in zip(grid.flat, panels.items(), strict=False):
         groups = means[means["friction"] == name].groupby(SETTING, dropna=False)
         for place, (_, group) in enumerate(groups):
             setting = {str(key): None if pd.isna(value) else value for key, value in group[SETTING].iloc[0].items()}

@@ -89,7 +89,7 @@ def _by_rate(axes: Axes, ends: pd.DataFrame, value: str, band: bool = True) -> N
     for row in ends[ends["gate.price"].notna()].to_dict("records"):
         unit = row["gate.unit"]
         axes.axhline(row[value], color=COLOURS[unit], ls=":", lw=1.2, label=f"by {unit}, λ=0")
-    plots.log_percent(axes)
+    plots.log_words(axes)
     axes.set_xlabel("ρ")
 
 
