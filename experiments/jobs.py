@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from kondo.lab.actor import logged_schedule, schedule_text
 from kondo.lab.capabilities import declared
 from kondo.lab.config.cell import Cell, gated, parse
 from kondo.lab.frictions import FRICTIONS
@@ -104,6 +106,8 @@ class Launch:
     checkpoint_seconds: float = knob(30.0, low=0)
     scale: str = "laptop"
     search: Search = Search()
+    twin: bool = False
+    """Whether an asynchronous run, once trained, gets a simulated twin; see `twin_of`."""
     wandb: WandbSettings = WandbSettings()
 
     def __post_init__(self) -> None:
@@ -225,8 +229,29 @@ Climb = list[Job]
 
 
 def needed(climbs: Sequence[Climb]) -> list[Job]:
-    """What is to be trained as far as logs tell: of a search every value up to the first that is not known solved."""
-    return [job for climb in climbs for job in _tried(climb)]
+    """What is to be trained as far as logs tell: of a search every value up to the first that is not known solved; of
+    an asynchronous run that asks for it its twin."""
+    jobs = [job for climb in climbs for job in _tried(climb)]
+    twins = [twin_of(job) for job in jobs if job.launch.twin and job.cell.actor.mode == "async"]
+    return jobs + [twin for twin in twins if twin is not None]
+
+
+def twin_of(job: Job) -> Job | None:
+    """An asynchronous job in one process: batches in their order, each with parameters of an age drawn from those that
+    the asynchronous runs had, by themselves and independent of each other. None where these are not trained yet."""
+    runs = Path(job.launch.runs)
+    if not all(finished(block, runs) for block in job.blocks()):
+        return None
+    logs = [logged_schedule(read_log(block.folder(runs))) for block in job.blocks()]
+    ages = [step - version for log in logs for step, (_, version) in enumerate(log)]
+    draw = random.Random(job.cell.key())
+    schedule = [(step, step - min(step, draw.choice(ages))) for step in range(job.cell.steps)]
+    plain = job.cell.plain()
+    said = plain["actor"]["report_probabilities"]
+    plain["actor"] = {"report_probabilities": said, "schedule": schedule_text(schedule)}
+    return dataclasses.replace(
+        job, cell=parse(plain), choices={**job.choices, "twin": 1}, name=f"{job.name}, simulated"
+    )
 
 
 def _tried(climb: Climb) -> Iterator[Job]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.extend import load_extensions
+from kondo.lab.actor import logged_schedule, schedule_text
 from kondo.lab.config.cell import parse
 from kondo.lab.interrupts import quietly
 from kondo.lab.ledger import TIMED
@@ -30,12 +31,8 @@ def replayed(run: Run, lockstep: int = 0) -> dict[str, Any]:
     config = {name: value for name, value in run.config.items() if name not in BESIDE}
     if config["actor"].get("mode") != "async":
         raise ConfigError(f"{run.name}: no asynchronous run: it is repeatable as it is")
-    first = run.rows[0]["seed"]
-    pairs = [pair for row in run.rows if row["seed"] == first for pair in row["schedule"]]
-    actor = {
-        "report_probabilities": config["actor"]["report_probabilities"],
-        "schedule": " ".join(f"{number}:{version}" for number, version in pairs),
-    }
+    schedule = schedule_text(logged_schedule(run.rows))
+    actor = {"report_probabilities": config["actor"]["report_probabilities"], "schedule": schedule}
     if config["actor"].get("fault") in ("bf16", "int8", "junk"):
         raise ConfigError(f"{run.name}: an actor that computes otherwise ({config['actor']['fault']}) is not replayed")
     return config | {"actor": actor | ({"mode": "lockstep", "count": lockstep} if lockstep else {})}

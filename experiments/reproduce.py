@@ -26,6 +26,7 @@ from experiments.jobs import Job
 from experiments.launchers import Launcher, cores, launcher
 from experiments.plans import compose_all, experiments, needed_now, plan
 from experiments.train import BUSY, Todo, train_all
+from kondo.lab import remote
 from kondo.lab.interrupts import interruptible
 from kondo.lab.process import start
 from kondo.lab.records import has_checkpoint
@@ -118,8 +119,11 @@ def possible(figures: Sequence[str], scale: str, overrides: Sequence[str]) -> li
     left = []
     for figure in figures:
         try:
-            for task in {repr(job.cell.task): job.cell.task for job in needed_now(figure, scale, overrides)}.values():
+            jobs = needed_now(figure, scale, overrides)
+            for task in {repr(job.cell.task): job.cell.task for job in jobs}.values():
                 task.available()
+            for mode in {job.cell.actor.mode for job in jobs}:
+                remote.available(mode)
             left.append(figure)
         except Unavailable as missing:
             print(f"{figure}: left out; {missing}", flush=True)
@@ -137,7 +141,8 @@ def train_needed(
     jobs: dict[str, list[Job]] = {}
     for again in itertools.count():
         for figure in figures:
-            if not again or any(job.launch.search.key for job in jobs[figure]):  # else nothing changes what it needs
+            more = any(job.launch.search.key or job.launch.twin for job in jobs.get(figure, ()))
+            if not again or more:  # else nothing changes what it needs
                 jobs[figure] = plan(figure, scale, overrides)
         runs, todo = unfinished(job for each in jobs.values() for job in each)
         todo = [pair for pair in todo if folder(*pair) not in trouble]

@@ -38,7 +38,8 @@ def measured(table: pd.DataFrame) -> str:
     means = table[table["kind"] == "mean"]
     said = []
     for name, group in means.groupby("friction", sort=False):
-        ahead, behind = [], []
+        ahead: list[str] = []
+        behind: list[str] = []
         for strength, each in group.groupby("intensity"):
             dg, others = each[each["method.name"] == "dg"], each[~each["method.name"].isin(["dg", "dgk"])]
             below = len(dg) and len(others) and dg["error_high"].iloc[0] < others["error_low"].min()

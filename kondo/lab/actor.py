@@ -6,7 +6,7 @@ that is done: here, or in another process (kondo/lab/remote).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -85,6 +85,16 @@ def parse_schedule(text: str) -> list[tuple[int, int]]:
     if len({number for number, _ in found}) < len(found):
         raise ConfigError("actor.schedule: a batch is there twice")
     return found
+
+
+def logged_schedule(rows: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """The schedule that an asynchronous run logged: that of its first seed, which is that of all."""
+    return [(number, version) for row in rows if row["seed"] == rows[0]["seed"] for number, version in row["schedule"]]
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """[(0, 0), (2, 0), (1, 1)] → 0:0 2:0 1:1"""
+    return " ".join(f"{number}:{version}" for number, version in schedule)
 
 
 class Actor:

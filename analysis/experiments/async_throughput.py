@@ -1,0 +1,73 @@
+"""Samples per second in one process and with actors elsewhere, with and without a gate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from analysis import plots, style
+from analysis.load import final
+from analysis.tables import SETTING, having, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BY = ["choice.task", *SETTING, "actors"]
+
+
+def select(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row per setting: samples of one seed per second of all its seeds side by side, what acting costs over learning,
+    and how long the learner waited. No actors: all in one process."""
+    frame = having(frame, ["actor.mode", "actor.count", "wall", "learner_idle", "actor_busy"])
+    elsewhere = frame["actor.mode"] == "async"
+    frame = frame.assign(actors=frame["actor.count"].fillna(1).where(elsewhere, 0).astype(int))
+    rows = []
+    for key, group in final(frame).groupby(BY, dropna=False):
+        count = group["seed"].nunique()
+        inline = float(seconds(group).sum())
+        wall = float(group["wall"].mean()) if group["wall"].notna().all() else inline
+        learning = group[["seconds_screen", "seconds_backward", "seconds_optimizer"]].sum(axis=1).sum()
+        acting = group["actor_busy"].mean() if key[-1] else group["seconds_rollout"].sum()
+        rows.append(
+            dict(zip(BY, key, strict=True))
+            | {"per_second": float(group["forward"].sum()) / wall, "ratio": float(acting / learning)}
+            | {"idle": float(group["learner_idle"].mean()) / wall if key[-1] else 0.0}
+            | {"forward": float(group["forward"].mean()), "step": int(group["step"].max()), "seeds": count}
+            | {"diverged": int(group["error"].isna().sum())}
+        )
+    return pd.DataFrame(rows)
+
+
+def measured(table: pd.DataFrame) -> str:
+    """How many times the samples per second of one process, in words."""
+    said = []
+    for key, group in table.groupby(["choice.task", *SETTING], dropna=False):
+        inline = group.loc[group["actors"] == 0, "per_second"]
+        row = dict(zip(["choice.task", *SETTING], key, strict=True))
+        for each in group[group["actors"] > 0].to_dict("records") if len(inline) else ():
+            said.append(
+                f"{row['choice.task']}, {style.label(row)}, {each['actors']} actors: "
+                f"{each['per_second'] / inline.iloc[0]:.2f} (acting {each['ratio']:.2g} times learning, the learner idle "
+                f"{each['idle']:.0%})"
+            )
+    return f"samples per second, over those of one process: {'; '.join(said)}"
+
+
+def plot(table: pd.DataFrame) -> Figure:
+    tasks = list(dict.fromkeys(table["choice.task"]))
+    figure, grid = plots.panels(1, len(tasks), squeeze=False)
+    for axes, task in zip(grid[0], tasks, strict=True):
+        own = table[table["choice.task"] == task]
+        for place, (key, group) in enumerate(own.groupby(SETTING, dropna=False)):
+            row = dict(zip(SETTING, key, strict=True))
+            group = group.sort_values("actors")
+            dash = plots.DASHES[place % len(plots.DASHES)]
+            look = {"color": style.colour(row["method.name"]), "ls": dash, "marker": "o"}
+            axes.plot(group["actors"], group["per_second"], label=style.label(row), **look)
+        counts = sorted(own["actors"].unique())
+        axes.set_xticks(counts, ["one process" if count == 0 else f"{count}" for count in counts])
+        axes.set(title=task, xlabel="actors elsewhere", ylabel="samples per second", ylim=(0, None))
+        axes.legend(fontsize=7)
+    style.note(figure, table, bands="")
+    return figure
