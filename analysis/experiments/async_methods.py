@@ -46,8 +46,8 @@ def measured(table: pd.DataFrame) -> str:
         real = own[own["twin"] == 0].iloc[0]
         fair = "apart" if row["gap_low"] > 0 or row["gap_high"] < 0 else "not told apart"
         said.append(
-            f"{row['choice.task']}, {style.label(row)}: {plots.error(real)}, over its twin {100 * row['gap']:+.2f} points "
-            f"({100 * row['gap_low']:+.2f} to {100 * row['gap_high']:+.2f}: {fair})"
+            f"{row['choice.task']}, {style.label(row)}: {plots.error(real)}, over its twin "
+            f"{100 * row['gap']:+.2f} points ({100 * row['gap_low']:+.2f} to {100 * row['gap_high']:+.2f}: {fair})"
         )
     return f"final error with actors elsewhere, and its difference from the simulated twin's: {'; '.join(said)}"
 

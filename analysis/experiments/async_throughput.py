@@ -48,8 +48,8 @@ def measured(table: pd.DataFrame) -> str:
         for each in group[group["actors"] > 0].to_dict("records") if len(inline) else ():
             said.append(
                 f"{row['choice.task']}, {style.label(row)}, {each['actors']} actors: "
-                f"{each['per_second'] / inline.iloc[0]:.2f} (acting {each['ratio']:.2g} times learning, the learner idle "
-                f"{each['idle']:.0%})"
+                f"{each['per_second'] / inline.iloc[0]:.2f} (acting {each['ratio']:.2g} times learning, the "
+                f"learner idle {each['idle']:.0%})"
             )
     return f"samples per second, over those of one process: {'; '.join(said)}"
 
