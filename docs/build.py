@@ -104,6 +104,11 @@ def columns() -> str:
         node = _method(path, "evaluate")
         names = [each for each in [*_keys(node)] if each.endswith("error") or each == "entropy"]
         add(names, f"{task}: {_about(node)}", path)
+    for folder, words in (("language", "`task=language`"), ("remote", "`actor.mode=async`")):
+        path = f"kondo/lab/{folder}/__init__.py"
+        (node,) = (each for each in _tree(path).body if isinstance(each, ast.Assign))
+        for name, meaning in ast.literal_eval(node.value).items():
+            add([name], f"{words}: {meaning}", path)
     for name, meaning in counts.items():
         add([name], f"counted: {meaning}", "kondo/lab/ledger.py")
     for phase in phases:

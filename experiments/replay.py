@@ -19,11 +19,9 @@ from kondo.lab.config.cell import parse
 from kondo.lab.interrupts import quietly
 from kondo.lab.ledger import TIMED
 from kondo.lab.records import BESIDE, Damaged, Run, read_run
+from kondo.lab.remote import COLUMNS
 from kondo.lab.training import Block, train
 from kondo.schema import ConfigError
-
-NEWS = ("schedule", "age_s", "learner_idle", "actor_busy", "actor_idle", "queued", "wall", "restarts")
-"""Columns of an asynchronous run that say how batches came about, not what was learned."""
 
 
 def replayed(run: Run, lockstep: int = 0) -> dict[str, Any]:
@@ -40,7 +38,7 @@ def replayed(run: Run, lockstep: int = 0) -> dict[str, Any]:
 
 def learned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What a log says of learning, without seconds and without how batches came about."""
-    return [{name: value for name, value in row.items() if name not in (*NEWS, *TIMED)} for row in rows]
+    return [{name: value for name, value in row.items() if name not in COLUMNS and name not in TIMED} for row in rows]
 
 
 def main() -> int:

@@ -11,13 +11,12 @@ from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
 from kondo.lab.ledger import TIMED
 from kondo.lab.process import run
-from kondo.lab.remote import actors, available
+from kondo.lab.remote import COLUMNS, actors, available
 from kondo.lab.remote.workers import Exchange, Message
 from kondo.schema import ConfigError, Unavailable
 
 DIGITS = {"name": "mnist", "dataset": "digits", "batch_size": 20, "hidden": [16]}
 REVERSAL = {"name": "reversal", "length": 3, "width": 16, "ff": 16, "prompts": 2, "samples": 5, "evaluated": 10}
-NEWS = {"schedule", "age_s", "learner_idle", "actor_busy", "actor_idle", "queued", "wall", "restarts"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +33,7 @@ def cell(task=DIGITS, method="dg", steps=12, gate=None, friction=None, **actor):
 
 def learned(rows):
     """What a log says of learning, without seconds and without how batches came about."""
-    return [{name: value for name, value in row.items() if name not in NEWS and name not in TIMED} for row in rows]
+    return [{name: value for name, value in row.items() if name not in COLUMNS and name not in TIMED} for row in rows]
 
 
 def schedule_of(rows):
