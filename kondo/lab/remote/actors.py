@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from contextlib import suppress
 from typing import Any
@@ -18,6 +19,7 @@ from kondo.lab.remote.workers import Exchange, Message, Worker
 from kondo.lab.streams import Streams
 from kondo.lab.tasks.base import Contexts, Task
 
+os.environ.setdefault("RAY_worker_niceness", "0")  # else a busy learner starves actors on its own machine
 PATIENCE = 300.0
 """Seconds without any batch after which something must be wrong."""
 POLL = 1.0
@@ -47,6 +49,10 @@ class Remote(Actor):
                 raise ActorsLost(f"no Ray cluster for the actors ({error}); without RAY_ADDRESS a local one") from None
         remote = ray.remote(Worker).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
         self.workers = [remote.remote(*self.about, place) for place in range(self.settings.count)]
+        try:
+            ray.get([worker.ready.remote() for worker in self.workers], timeout=PATIENCE)
+        except RayError as error:
+            raise ActorsLost(_what_to_do(error)) from None
 
     def got(self, message: Message) -> Batch:
         """A message as the learner knows batches."""

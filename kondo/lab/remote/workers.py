@@ -81,6 +81,11 @@ class Worker:
         frictions += [WRONG[self.fault]] if self.fault in WRONG else []
         self.actor = Actor(cell.task, frictions, self.streams, torch.empty(0))
 
+    def ready(self) -> bool:
+        """Asked for before the first batch, so that all begin together, and none with what only a first batch takes."""
+        self.make(0, 0, self.actor.policy.init(self.streams).numpy())
+        return True
+
     def make(self, number: int, version: int, flat: np.ndarray) -> Message:
         """The batch of that number."""
         begun = time.perf_counter()
