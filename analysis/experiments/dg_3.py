@@ -32,8 +32,9 @@ def plot(table: pd.DataFrame) -> Figure:
     for axes, (baseline, name) in zip(row, NAMES.items(), strict=True):
         plots.lines(axes, table[table["task.baseline"] == baseline], "task.samples", "train_error")
         plots.overlay(axes, theirs[theirs["b"] == baseline], "S")
-        axes.set(xscale="log", yscale="log", xlabel="guesses per image S", title=f"b = {name}")
+        axes.set(xscale="log", xlabel="guesses per image S", title=f"b = {name}")
         axes.set_xticks(GUESSES, [str(each) for each in GUESSES])
+    plots.floor(row[0], pd.concat([table["train_error"], theirs["value"]]))
     row[0].set_ylabel("final error of sampled guesses")
     row[0].legend(fontsize=8)
     style.note(figure, table, "hollow: the paper's, at 10,000 steps")

@@ -26,7 +26,7 @@ def plot(table: pd.DataFrame) -> Figure:
     figure, (left, right) = plots.panels(1, 2, sharey=True)
     plots.pareto_panel(left, table, "backward", REFERENCES)
     plots.pareto_panel(right, table, "seconds", REFERENCES, named=False)
-    left.set(xlabel="tokens in a backward graph, counted, per seed", ylabel="error: share of wrong tokens")
+    left.set(xlabel="tokens in a backward graph, counted, per seed", ylabel="error 1 − E[R]")
     right.set(xscale="linear", xlim=(0, None), xlabel="seconds per seed, this machine, single thread")
     left.set_title("Token reversal: what each backward pass buys")
     right.set_title("… and each second")

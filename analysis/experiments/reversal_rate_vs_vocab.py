@@ -26,7 +26,7 @@ def plot(table: pd.DataFrame) -> Figure:
     figure, (left, right) = plots.panels(1, 2)
     plots.lines(left, table, "task.vocab")
     plots.floor(left, table["error"])
-    left.set(ylabel="final error: share of wrong tokens", title="Token reversal: rates and a price")
+    left.set(ylabel="final error 1 − E[R]", title="Token reversal: rates and a price")
     left.legend(fontsize=8)
     shares = table.assign(share_low=table["share"], share_high=table["share"])
     plots.lines(right, shares, "task.vocab", "share")

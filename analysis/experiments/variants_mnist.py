@@ -60,7 +60,6 @@ def plot(table: pd.DataFrame) -> Figure:
     axes.set_yticks(range(len(places)), names)
     axes.axvline(1, color="#999999", lw=0.8)
     axes.invert_yaxis()
-    plots.log_words(axes, lambda factor: f"{factor:g}")
     axes.set(xlabel="distance from the paper's curve, as a factor (1: none)")
     axes.set_title("Joy, Fig. 1: which error, which network?")
     handles, labels = axes.get_legend_handles_labels()

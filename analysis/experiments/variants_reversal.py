@@ -56,7 +56,6 @@ def plot(table: pd.DataFrame) -> Figure:
     axes.set_yticks(range(len(known)), [_name(row) for row in known.to_dict("records")], fontsize=7)
     axes.axvline(1, color="#999999", lw=0.8)
     axes.invert_yaxis()
-    plots.log_words(axes, lambda factor: f"{factor:g}")
     axes.set(xlabel="distance from the paper's curve, as a factor (1: none)")
     axes.set_title("Joy, Fig. 8: which transformer, which settings?")
     style.note(figure, table, bands="")
