@@ -3,9 +3,13 @@ be replayed."""
 
 import asyncio
 
+import numpy as np
+import pandas as pd
 import pytest
 import ray
 
+from analysis.experiments import async_age
+from experiments import jobs
 from kondo.lab.actor import parse_schedule
 from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
@@ -221,6 +225,41 @@ def test_parameters_are_the_newest_and_waited_for_at_first():
     first, later = asyncio.run(story())
     assert first[0] in (0, 1)
     assert later == (1, ["one"])
+
+
+# What is made of an asynchronous log
+
+
+@pytest.mark.parametrize(
+    ("shares", "distance"),
+    [([0.2] * 5, 0.0), ([0, 0, 1.0], 0.8), ([0.75, 0.25], 0.0), ([1.0], 0.0), ([0.5, 0, 0.5], 1 / 3)],
+)
+def test_the_distance_of_ages_from_uniform_is_the_probability_that_would_have_to_move(shares, distance):
+    assert async_age.from_uniform(np.array(shares)) == pytest.approx(distance)
+
+
+def test_ages_are_counted_over_evaluations_and_runs():
+    schedules = {("a", 0, 1): [[0, 0]], ("a", 0, 3): [[2, 0], [1, 2]], ("b", 1, 3): [[0, 0], [1, 0], [2, 0]]}
+    rows = [dict(zip(("cell", "seed", "step"), key, strict=True), schedule=log) for key, log in schedules.items()]
+    assert sorted(async_age.ages_of(pd.DataFrame(rows))) == [0, 0, 0, 1, 1, 2]
+
+
+def test_a_simulated_twin_has_the_ages_of_all_runs_of_its_cell_in_another_order(monkeypatch):
+    asked = cell(mode="async", count=2, steps=12)
+    job = jobs.Job(asked, jobs.Launch(seeds=2, block=1, twin=True), {"task": "digits"}, "digits dg")
+    logs = {0: [[step, step] for step in range(12)], 1: [[step, max(0, step - 3)] for step in range(12)]}
+    monkeypatch.setattr(jobs, "read_log", lambda folder: [{"seed": 0, "schedule": logs[int(folder.name[-1])]}])
+    monkeypatch.setattr(jobs, "finished", lambda block, runs: None)
+    assert jobs.needed([[job]]) == [job]
+    monkeypatch.setattr(jobs, "finished", lambda block, runs: "done")
+    twin = jobs.needed([[job]])[1]
+    schedule = parse_schedule(twin.cell.actor.schedule)
+    assert twin.cell.actor.mode == "inline"
+    assert [number for number, _ in schedule] == list(range(12))
+    assert {step - version for step, (_, version) in enumerate(schedule)} <= {0, 1, 2, 3}
+    assert {step - version for step, (_, version) in enumerate(schedule)} & {3}
+    assert (twin.choices["twin"], twin.name) == (1, "digits dg, simulated")
+    assert jobs.twin_of(job).cell.key() == twin.cell.key()
 
 
 # What is refused
