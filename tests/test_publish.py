@@ -449,7 +449,7 @@ def test_an_experiment_trained_with_this_code_can_be_published_and_one_trained_o
             train_block(job, block, lambda step, rows: None)
     words = [name, "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out"), "--scale", "smoke"]
     assert command.main(words) == 0
-    for job in plan(name, "smoke", [*overrides, "evals=3"]):
+    for job in plan(name, "smoke", [*overrides, "evals=4"]):
         for block in job.blocks():
             train_block(job, block, lambda step, rows: None)
     assert command.main(words) == 1
