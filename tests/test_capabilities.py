@@ -27,7 +27,7 @@ def test_every_capability_can_be_had_and_its_absence_be_told():
 
 
 def test_a_need_that_no_cell_can_meet_is_refused_where_it_is_declared():
-    with pytest.raises(TypeError, match=r"joy.*capabilities: training, batch"):
+    with pytest.raises(TypeError, match=r"joy.*capabilities: training, screen, batch"):
         probe(needs=("joy",))(lambda engine, settings: {})
 
 

@@ -5,6 +5,7 @@ A screen is a small class that says what log π it sees; it may keep old paramet
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
@@ -39,7 +40,7 @@ class ScreenSettings:
     """σ: the screen sees χ·(1 + σε), ε standard normal."""
 
 
-class Screen:
+class Screen(abc.ABC):
     """Delight as seen by a pass that may be cheaper than the learner's own."""
 
     passes: ClassVar[bool] = True
@@ -64,9 +65,9 @@ class Screen:
         """log π of the actions as the screen knows it; log_prob is the exact one. [S, B, …]"""
         return taken(self.log_policy(inputs, actions, step), actions)
 
+    @abc.abstractmethod
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         """log π as the screen knows it. [S, B, …, K]"""
-        raise NotImplementedError(f"{type(self).__name__}: a screen has a log_policy, or says what is seen without")
 
     def observe(self, log_policy: Tensor, inputs: Tensor, actions: Tensor, step: int) -> None:
         """Called once a step, before the learner's update, with what the learner says of its batch."""
@@ -86,8 +87,11 @@ class Exact(Screen):
 
     passes: ClassVar[bool] = False
 
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        return self.policy.log_policy(views(self.flat, self.policy.shapes()), inputs, actions)
+
     def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
-        return log_prob
+        return log_prob  # no need to compute it again
 
 
 @screen
@@ -96,6 +100,9 @@ class Blind(Screen):
     screen must beat."""
 
     passes: ClassVar[bool] = False
+
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        raise NotImplementedError("it looks at no policy")
 
     def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         return torch.full_like(log_prob, -1.0)
