@@ -15,11 +15,11 @@ from torch import Tensor
 
 from kondo import lab
 from kondo.lab.policies.mlp import views
-from kondo.lab.screens import Screen, screen
+from kondo.lab.screens import PolicyScreen, screen
 
 
 @screen
-class Pruned(Screen):
+class Pruned(PolicyScreen):
     """log π with weights below their median size left out."""
 
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:

@@ -1,6 +1,7 @@
 """The screen: the pass that tells how delightful a sample is. It need not be exact.
 
-A screen is a small class that says what log π it sees; it may keep old parameters, or learn from the learner.
+A screen is a small class that says what log π it sees of the actions (`PolicyScreen`: of a policy that it has); it may
+keep old parameters, or learn from the learner.
 """
 
 from __future__ import annotations
@@ -61,13 +62,9 @@ class Screen(abc.ABC):
             chi = chi * (1 + self.settings.noise * self.streams.normal("screen.noise", step, tuple(chi.shape[1:])))
         return chi
 
+    @abc.abstractmethod
     def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         """log π of the actions as the screen knows it; log_prob is the exact one. [S, B, …]"""
-        return taken(self.log_policy(inputs, actions, step), actions)
-
-    @abc.abstractmethod
-    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
-        """log π as the screen knows it. [S, B, …, K]"""
 
     def observe(self, log_policy: Tensor, inputs: Tensor, actions: Tensor, step: int) -> None:
         """Called once a step, before the learner's update, with what the learner says of its batch."""
@@ -81,17 +78,25 @@ class Screen(abc.ABC):
         return None
 
 
+class PolicyScreen(Screen):
+    """A screen that is a pass of some policy."""
+
+    def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        return taken(self.log_policy(inputs, actions, step), actions)
+
+    @abc.abstractmethod
+    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
+        """log π as the screen knows it. [S, B, …, K]"""
+
+
 @screen
 class Exact(Screen):
     """The learner's policy."""
 
     passes: ClassVar[bool] = False
 
-    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
-        return self.policy.log_policy(views(self.flat, self.policy.shapes()), inputs, actions)
-
     def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
-        return log_prob  # no need to compute it again
+        return log_prob
 
 
 @screen
@@ -101,15 +106,12 @@ class Blind(Screen):
 
     passes: ClassVar[bool] = False
 
-    def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
-        raise NotImplementedError("it looks at no policy")
-
     def seen(self, log_prob: Tensor, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
         return torch.full_like(log_prob, -1.0)
 
 
 @screen
-class Bf16(Screen):
+class Bf16(PolicyScreen):
     """The learner's policy, computed in bfloat16."""
 
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
@@ -119,7 +121,7 @@ class Bf16(Screen):
 
 
 @screen
-class Int8(Screen):
+class Int8(PolicyScreen):
     """The learner's policy, its weights rounded to 8 bits."""
 
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
@@ -128,7 +130,7 @@ class Int8(Screen):
 
 
 @screen
-class Snapshot(Screen):
+class Snapshot(PolicyScreen):
     """The learner's policy as it was some steps ago."""
 
     aged: ClassVar[bool] = True
@@ -152,7 +154,7 @@ class Snapshot(Screen):
         self.past.load(state["past"])
 
 
-class Truncated(Screen):
+class Truncated(PolicyScreen):
     """The learner's first layers and its head."""
 
     def log_policy(self, inputs: Tensor, actions: Tensor, step: int) -> Tensor:
@@ -183,7 +185,7 @@ class Truncated_15(Truncated):
 
 
 @screen
-class Draft(Screen):
+class Draft(PolicyScreen):
     """A small policy q of its own that follows the learner's: each step goes down E_π[−log q], least where q = π."""
 
     layers: ClassVar[int] = 1
