@@ -93,14 +93,14 @@ class Joblib:
                 if future.done() and future.exception() is not None:
                     del last[pool]  # its worker died
             free = next((pool for pool, future in last.items() if future.done()), None)
-            pool = free or ProcessPoolExecutor(
-                1,
-                timeout=IDLE_SECONDS,
-                env={"OMP_NUM_THREADS": "1"},
-                initializer=stoppable,
-                initargs=(os.getpid(),),
-            )
-            with held():
+            with held():  # from the start: a pool that is interrupted while it is made leaves its semaphores behind
+                pool = free or ProcessPoolExecutor(
+                    1,
+                    timeout=IDLE_SECONDS,
+                    env={"OMP_NUM_THREADS": "1"},
+                    initializer=stoppable,
+                    initargs=(os.getpid(),),
+                )
                 last[pool] = pool.submit(function, *arguments)
             return last[pool]
 

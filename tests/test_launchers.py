@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from joblib.externals import loky
 
 from analysis.load import load_figure
 from experiments import launchers, runs
@@ -214,6 +215,22 @@ def signals():
     yield
     for each, handler in before.items():
         signal.signal(each, handler)
+
+
+def test_an_interruption_waits_until_a_worker_is_started(tmp_path, signals, monkeypatch):
+    """One in the middle would leave the semaphores of a pool that nobody knows."""
+    made = []
+
+    class Interrupted(loky.ProcessPoolExecutor):
+        def __init__(self, *arguments, **settings):
+            signal.raise_signal(signal.SIGINT)
+            super().__init__(*arguments, **settings)
+            made.append(self)
+
+    monkeypatch.setattr(loky, "ProcessPoolExecutor", Interrupted)
+    with pytest.raises(KeyboardInterrupt), Joblib(n_jobs=1).open(tmp_path) as (submit, _):
+        submit(str, 1)
+    assert len(made) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
