@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import itertools
@@ -118,12 +119,25 @@ def climbs(words: Words) -> list[Climb]:
             "choices"
         ]
         options = groups(GlobalHydra.instance().config_loader())
+        grouped = functools.lru_cache(maxsize=None)(lambda *words: compose("config", list(words)))
+
+        def config(cell: Words) -> DictConfig:
+            """What Hydra composes of a cell. Groups first, values last is Hydra's own order: cells that differ in
+            values share the groups, composed once."""
+            last = [word for word in cell if word.partition("=")[0] not in options and word[0] not in "+~"]
+            whole = copy.deepcopy(grouped(*(word for word in cell if word not in last)))
+            try:
+                for each in parser.parse_overrides(last):
+                    OmegaConf.update(whole, each.key_or_group, each.value(), merge=True)
+            except OmegaConfBaseException:
+                return compose("config", list(cell))  # which says what is wrong as Hydra's users know it
+            return whole
 
         def made(cell: Words) -> Job:
             named = {key: value for key, _, value in (word.partition("=") for word in cell) if key in options}
             lists = [key for key, value in named.items() if value.startswith("[")]
             choices = {key: value for key, value in {**chosen, **named}.items() if key not in lists}
-            return job(compose("config", list(cell)), choices, usual, sweeping=True)
+            return job(config(cell), choices, usual, sweeping=True)
 
         every = [climb(made(cell)) for cell in _cells(parser.parse_overrides(lines))]
         check_effect(parsed, [job for each in every for job in each])
@@ -167,14 +181,20 @@ def unique(every: Sequence[Climb]) -> list[Climb]:
 
 def swept_by_experiment(parsed: Sequence[Override]) -> Mapping[str, Any]:
     """{key: values} of the sweep that the chosen experiment brings."""
-    chosen = [str(each.input_line) for each in parsed if each.key_or_group in ("experiment", "scale")]
-    return composed(chosen)[1]["sweeper"]["params"] or {}
+    return _sweep(*(str(each.input_line) for each in parsed if each.key_or_group in ("experiment", "scale")))[0]
+
+
+@functools.lru_cache(maxsize=256)
+def _sweep(*words: str) -> tuple[Mapping[str, Any], str | None]:
+    """The sweep that a choice of experiment and scale brings, and the task of its smoke test."""
+    config, hydra = composed(words)
+    return hydra["sweeper"]["params"] or {}, config.get("small")
 
 
 def small_task(figure: str) -> str | None:
     """The task that a smoke test of a figure trains in the place of the figure's own."""
     with session():
-        return composed([f"experiment={figure}"])[0].get("small")
+        return _sweep(f"experiment={figure}", "scale=smoke")[1]
 
 
 def launcher_settings(words: Words) -> tuple[str, dict[str, Any]]:

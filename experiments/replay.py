@@ -23,17 +23,25 @@ from kondo.lab.remote import COLUMNS
 from kondo.lab.training import Block, train
 from kondo.schema import ConfigError
 
+COMPUTED = ("bf16", "int8", "junk")
+"""Faults that are in the numbers of a batch, not only in when it comes."""
+
 
 def replayed(run: Run, lockstep: int = 0) -> dict[str, Any]:
     """The config of a run's replay: in this process, or in so many actors elsewhere."""
     config = {name: value for name, value in run.config.items() if name not in BESIDE}
     if config["actor"].get("mode") != "async":
         raise ConfigError(f"{run.name}: no asynchronous run: it is repeatable as it is")
+    actor = config["actor"]
+    fault = {"fault": actor["fault"]} if actor.get("fault") in COMPUTED else {}
+    if fault and lockstep != actor["count"]:
+        raise ConfigError(
+            f"{run.name}: its first actor computes otherwise (actor.fault={actor['fault']}), and so must the first of "
+            f"as many: --lockstep {actor['count']}"
+        )
+    mode = {"mode": "lockstep", "count": lockstep, **fault} if lockstep else {}
     schedule = schedule_text(logged_schedule(run.rows))
-    actor = {"report_probabilities": config["actor"]["report_probabilities"], "schedule": schedule}
-    if config["actor"].get("fault") in ("bf16", "int8", "junk"):
-        raise ConfigError(f"{run.name}: an actor that computes otherwise ({config['actor']['fault']}) is not replayed")
-    return config | {"actor": actor | ({"mode": "lockstep", "count": lockstep} if lockstep else {})}
+    return config | {"actor": {"report_probabilities": actor["report_probabilities"], "schedule": schedule, **mode}}
 
 
 def learned(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

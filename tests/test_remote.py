@@ -2,6 +2,10 @@
 be replayed."""
 
 import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,14 +14,18 @@ import ray
 
 from analysis.experiments import async_age
 from experiments import jobs
+from experiments import replay as replaying
 from kondo.lab.actor import parse_schedule
 from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
 from kondo.lab.ledger import TIMED
 from kondo.lab.process import run
+from kondo.lab.records import read_run
 from kondo.lab.remote import COLUMNS, actors, available
 from kondo.lab.remote.workers import Exchange, Message
+from kondo.lab.training import Block, train
 from kondo.schema import ConfigError, Unavailable
+from tests.test_launchers import command, reached, until
 
 DIGITS = {"name": "mnist", "dataset": "digits", "batch": 20, "hidden": [16]}
 REVERSAL = {"name": "reversal", "length": 3, "width": 16, "ff": 16, "prompts": 2, "samples": 5, "evaluated": 10}
@@ -77,6 +85,33 @@ def test_an_asynchronous_run_is_replayed_bit_for_bit_here_and_in_lockstep():
     assert learned(here) == learned(rows)
     assert learned(run(cell(steps=30, mode="lockstep", count=2, schedule=schedule), 2)) == learned(rows)
     assert learned(run(cell(steps=30), 2)) != learned(rows)
+
+
+def replay(monkeypatch, capsys, *words):
+    """What the command answers: its exit status, and what it says."""
+    monkeypatch.setattr("sys.argv", ["replay", *map(str, words)])
+    try:
+        status = replaying.main()
+    except SystemExit as error:
+        return 1, str(error)
+    return status, capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_command_repeats_an_asynchronous_run_even_one_with_an_actor_that_rounds(tmp_path, monkeypatch, capsys):
+    block = Block(cell(mode="async", count=2, steps=20, fault="int8"), (0, 1))
+    train(block, tmp_path)
+    folder = block.folder(tmp_path)
+    status, said = replay(monkeypatch, capsys, folder)
+    assert (status, "--lockstep 2" in said) == (1, True)
+    status, said = replay(monkeypatch, capsys, folder, "--lockstep", 2)
+    assert (status, "the same log in all that was learned" in said) == (0, True)
+    again = next(path for path in tmp_path.glob("*/*") if path != folder)
+    status, said = replay(monkeypatch, capsys, again)
+    assert (status, "no asynchronous run" in said) == (1, True)
+    config = replaying.replayed(read_run(folder), lockstep=2)
+    del config["actor"]["fault"]
+    assert learned(run(parse(config), 2)) != learned(read_run(folder).rows)
 
 
 @pytest.mark.slow
@@ -142,6 +177,42 @@ def test_a_learner_that_is_killed_goes_on_without_losing_a_batch_or_learning_fro
     for place, numbers in enumerate(in_turn(rows, 2)):
         assert numbers == list(range(place, place + 2 * len(numbers), 2))
     assert len(schedule_of(rows).split()) == 20
+
+
+def carrying(mark):
+    """Processes with a mark in their environment."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            found += [path.parent.name] if mark.encode() in path.read_bytes() else []
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("launcher", ["basic", "joblib"])
+def test_ctrl_c_leaves_no_process_behind_and_keeps_what_was_learned(tmp_path, launcher):
+    mark = f"kondo-test-{tmp_path}"
+    words = ["task=digits", "task.batch=20", "steps=1000000", "evals=4", "wandb.mode=disabled"]
+    words += [f"runs={tmp_path}/runs", "actor.mode=async", "actor.count=2", f"hydra/launcher={launcher}"]
+    process = command("run", "-m", *words, home=tmp_path, KONDO_MARK=mark)
+    until(lambda: reached(tmp_path / "runs") == 1)
+    assert len(carrying(mark)) > 3
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert said.strip() == "interrupted; the same command goes on from the last checkpoint"
+    assert len(list(tmp_path.glob("runs/*/*/checkpoint.pt"))) == 1
+    until(lambda: not carrying(mark))
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_not_there_is_an_error_with_what_to_do(tmp_path):
+    words = ["task=digits", "steps=10", "wandb.mode=disabled", f"runs={tmp_path}/runs", "actor.mode=async"]
+    process = command("run", *words, home=tmp_path, RAY_ADDRESS="127.0.0.1:9")
+    said = "".join(process.communicate(timeout=120))
+    assert process.returncode == 1
+    assert "no Ray cluster for the actors" in said
+    assert "without RAY_ADDRESS a local one" in said
+    assert "Traceback" not in said
 
 
 @pytest.mark.slow
@@ -269,6 +340,7 @@ def test_a_simulated_twin_has_the_ages_of_all_runs_of_its_cell_in_another_order(
     ("actor", "words"),
     [
         ({"count": 2}, "actor.count=2: not with actor.mode=inline"),
+        ({"fault": "junk"}, "actor.fault=junk: not with actor.mode=inline"),
         ({"mode": "lockstep", "fault": "slow"}, "actor.fault=slow: not with actor.mode=lockstep"),
         ({"mode": "async", "schedule": "0:0"}, "actor.schedule=0:0: not with actor.mode=async"),
         ({"schedule": "0:0"}, "1 steps, of 12"),

@@ -52,7 +52,8 @@ LACKS: dict[str, Callable[[Cell], str]] = {
 
 ASKED = {
     "count": ("lockstep", "async"),
-    **dict.fromkeys(("queue", "pace", "fault"), ("async",)),
+    **dict.fromkeys(("queue", "pace"), ("async",)),
+    "fault": ("async", "lockstep"),
     "schedule": ("inline", "lockstep"),
 }
 """Settings of actors, and the modes they are for."""
@@ -112,6 +113,8 @@ def _check_actor(cell: Cell) -> None:
         if getattr(actor, name) != field.default and actor.mode not in modes:
             what = f"actor.{name}={str(getattr(actor, name))[:40]}"
             raise ConfigError(f"{what}: not with actor.mode={actor.mode}; with: {', '.join(modes)}")
+    if actor.mode == "lockstep" and actor.fault in ("slow", "killed", "cut_off"):
+        raise ConfigError(f"actor.fault={actor.fault}: not with actor.mode=lockstep, which waits for every batch")
     if stale and (actor.mode == "async" or actor.schedule):
         other = "actor.schedule" if actor.schedule else "actor.mode=async"
         raise ConfigError(f"friction: simulated staleness and {other} exclude each other: both say how old a batch is")
