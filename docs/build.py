@@ -255,7 +255,7 @@ def relinked(text: str, page: Path) -> tuple[str, set[Path]]:
             inside = target.relative_to(DOCS)
         except ValueError:
             inside = None
-        if inside is not None and inside.parts[:1] != ("examples",):
+        if inside is not None:
             place = DOCS / inside
         elif target == ROOT / "CHANGELOG.md":
             place = DOCS / "changes.md"

@@ -210,7 +210,7 @@ def test_trls_asynchronous_trainer_reads_only_rollouts_that_are_kept(monkeypatch
 @pytest.mark.slow
 def test_the_example_of_a_producer_and_a_consumer_learns_from_full_batches():
     told = subprocess.run(
-        [sys.executable, "docs/examples/async_filter.py", "--steps", "30"],
+        [sys.executable, "examples/async_filter.py", "--steps", "30"],
         capture_output=True, text=True, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, timeout=300,
     ).stdout  # fmt: skip
     assert float(re.search(r"arm that pays: ([\d.]+)", told)[1]) > 0.05

@@ -15,7 +15,7 @@ from transformers import (
     MixtralForCausalLM,
 )
 
-from docs.examples.transformers_reversal import train
+from examples.transformers_reversal import train
 from kondo import KondoGate, KondoGateConfig, KondoTrainer, packing
 from kondo.integrations.transformers import decisions, rollout, truncated
 

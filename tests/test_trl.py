@@ -7,7 +7,7 @@ import torch
 from transformers import HfArgumentParser, LlamaConfig
 from trl import GRPOTrainer
 
-from docs.examples.grpo_reversal import trainer as build
+from examples.grpo_reversal import trainer as build
 from kondo.gate import GateSettings
 from kondo.integrations.trl import KondoGRPOConfig, KondoGRPOTrainer, gather
 from kondo.integrations.trl_metrics import PassTimes

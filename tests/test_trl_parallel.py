@@ -11,7 +11,7 @@ from torch import multiprocessing
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from docs.examples.grpo_reversal import trainer as build
+from examples.grpo_reversal import trainer as build
 
 pytestmark = pytest.mark.slow
 

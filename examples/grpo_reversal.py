@@ -1,6 +1,10 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo[trl]"]
+# ///
 """GRPO with the Kondo gate on a small Llama that learns to write a word backwards: "abca=" → "acba". CPU, minutes.
 
-python docs/examples/grpo_reversal.py --steps 400 --rate 0.1
+python examples/grpo_reversal.py --steps 400 --rate 0.1
 """
 
 from __future__ import annotations

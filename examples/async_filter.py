@@ -1,6 +1,10 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo"]
+# ///
 """A producer process samples with old weights, a consumer trains on what a filter keeps: a bandit of 50 arms, one pays.
 
-python docs/examples/async_filter.py --steps 200 --rate 0.1
+python examples/async_filter.py --steps 200 --rate 0.1
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["kondo[transformers]"]
+# ///
 """A small Llama learns to write a word backwards with KondoTrainer: the rollout screens, a tenth of the rows is kept.
 
-python docs/examples/transformers_reversal.py --steps 300 --rate 0.1
+python examples/transformers_reversal.py --steps 300 --rate 0.1
 """
 
 from __future__ import annotations
