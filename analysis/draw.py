@@ -154,9 +154,9 @@ def stamp_of(out: Path, figure: str) -> Path:
     return out / f".{figure}.drawn"
 
 
-def current(figure: str, out: Path, source: bytes) -> bool:
+def current(figure: str, out: Path, source: bytes, formats: Sequence[str]) -> bool:
     """Whether a figure was drawn from these very logs by this very code, and not touched since."""
-    kept, paths = stamp_of(out, figure), [out / f"{figure}.{kind}" for kind in (*style.FORMATS, "csv")]
+    kept, paths = stamp_of(out, figure), [out / f"{figure}.{kind}" for kind in (*formats, "csv")]
     return all(path.is_file() for path in (kept, *paths)) and kept.read_text() == stamp(source, paths)
 
 
@@ -185,6 +185,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, help="folder of runs or of published results (default: which there is)")
     parser.add_argument("--scale", choices=SCALES, help="whose plan to draw (default laptop, of results paper)")
     parser.add_argument("--out", type=Path, help="where figures go (default figures/<scale>)")
+    parser.add_argument("--formats", nargs="+", default=style.FORMATS, choices=style.FORMATS, help="default: all")
     parser.add_argument("--changed", action="store_true", help="only those that are not as their logs")
     asked = parser.parse_args(arguments)
     unknown = set(asked.figures) - set(experiments())
@@ -199,10 +200,10 @@ def main(arguments: list[str] | None = None) -> int:
     figures = asked.figures or all_of(runs, scale)
     sources = {figure: source(figure, runs, scale) for figure in figures}
     if asked.changed:
-        figures = [figure for figure in figures if not current(figure, out, sources[figure])]
+        figures = [figure for figure in figures if not current(figure, out, sources[figure], asked.formats)]
         print(f"{len(sources) - len(figures)} of {len(sources)} figures in {out} are as their logs", flush=True)
     missing = 0
-    for figure, (drawn,) in draw_all(figures, [(runs, out)], scale):
+    for figure, (drawn,) in draw_all(figures, [(runs, out)], scale, asked.formats):
         for sentence in drawn.damaged:
             print(f"{figure}: left out: {sentence}")
         train = f"no finished runs; make reproduce FIGURES={figure} SCALE={scale} trains them"

@@ -21,7 +21,7 @@ from kondo.lab.capabilities import declared
 from kondo.lab.config.cell import Cell, gated, parse
 from kondo.lab.frictions import FRICTIONS
 from kondo.lab.probes import PROBES
-from kondo.lab.records import read_log
+from kondo.lab.records import is_results, read_log
 from kondo.lab.training import Block, blocks, finished
 from kondo.objectives import METHODS
 from kondo.schema import ConfigError, build, knob
@@ -113,6 +113,8 @@ class Launch:
     def __post_init__(self) -> None:
         if not self.runs:
             raise ConfigError("runs=: expected a folder")
+        if is_results(Path(self.runs)):
+            raise ConfigError(f"runs={self.runs}: published records, which nothing is trained into; another folder")
 
 
 @dataclass(frozen=True)

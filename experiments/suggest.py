@@ -38,7 +38,7 @@ def check_names(
     for override in overrides:
         key = str(override.key_or_group)
         for value in _choices(override) if key in options else ():
-            if value not in options[key] and not (key == "experiment" and value in ("None", "null")):
+            if value not in options[key] and not (key == "experiment" and value == "null"):
                 raise ConfigError(f"{key}={value}: no such {key}; {nearest(value, options[key])}")
             chosen += [f"{key}={value}"] if not key.startswith("hydra/") else []
     known: list[Plain] = []
@@ -56,7 +56,7 @@ def _choices(override: Override) -> list[str]:
     if override.is_sweep_override():
         return list(override.sweep_string_iterator()) if override.is_discrete_sweep() else []
     value = override.value()
-    return list(map(str, value)) if isinstance(value, list) else [str(value)]
+    return ["null" if each is None else str(each) for each in (value if isinstance(value, list) else [value])]
 
 
 def _check_key(key: str, known: Sequence[Plain], options: Mapping[str, list[str]]) -> None:

@@ -324,6 +324,7 @@ def test_when_the_parent_ends_its_workers_save_and_end_too(tmp_path, end):
         (["experiment=mnist_pareto", "bandit_pareto"], "experiment=mnist_pareto: not an override"),
         (["scale=paper", "bandit_pareto"], "--scale"),
         (["runs=", "bandit_pareto"], "expected a folder"),
+        ([f"runs={ROOT}/results", "bandit_pareto"], "published records, which nothing is trained into"),
     ],
 )
 def test_what_would_make_a_figure_of_other_runs_is_refused(tmp_path, words, said):
