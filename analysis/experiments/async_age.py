@@ -1,4 +1,4 @@
-"""Actors elsewhere: the age of batches, by the number of actors and by what acting costs."""
+"""Actors elsewhere: the age of batches, by the number of actors, what acting costs, and how many batches may wait."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from analysis.tables import having
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BY = ["choice.task", "method.name", "actor.count", "actor.pace"]
+BY = ["choice.task", "actor.queue", "actor.count", "actor.pace"]
+USUAL = {"actor.count": 1, "actor.pace": 1.0, "actor.queue": 2}
 OLDEST = 12
 """Ages from here on are counted together in the figure."""
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting and age: the share of batches of that age, in learner steps, over all seeds; with the mean age,
-    in steps and in seconds, what acting costs over learning, and how far the shares are from a uniform distribution on
-    0..D of the same mean: half the sum of their absolute differences."""
-    frame = having(frame, ["actor.count", "actor.pace", "actor.queue"]).fillna({"actor.count": 1, "actor.pace": 1.0})
+    """A row per setting and age: the share of batches of that age, in learner steps, over all seeds and the second half
+    of the steps; with the mean age, in steps and in seconds, what acting costs over learning, and how far the shares
+    are from a uniform distribution on 0..D of the same mean: half the sum of their absolute differences."""
+    frame = having(frame, list(USUAL)).fillna(USUAL)
     rows = []
     for key, group in frame.groupby(BY):
         ages = ages_of(group)
@@ -45,11 +46,12 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ages_of(group: pd.DataFrame) -> np.ndarray:
-    """How many learner steps old each batch's parameters were, over all runs."""
+    """How many learner steps old each batch's parameters were, over all runs; without the first half, in which the
+    learner often stands still to be evaluated while the queue fills."""
     found = []
     for _, run in group.sort_values("step").groupby(["cell", "seed"]):
         pairs = [pair for each in run["schedule"] for pair in each]
-        found += [step - version for step, (_, version) in enumerate(pairs)]
+        found += [step - version for step, (_, version) in enumerate(pairs)][len(pairs) // 2 :]
     return np.array(found)
 
 
@@ -70,7 +72,7 @@ def from_uniform(shares: np.ndarray) -> float:
 def measured(table: pd.DataFrame) -> str:
     """The mean age of each setting, and how far ages are from uniform, in words."""
     return "mean age in learner steps, and distance from uniform on 0..D: " + "; ".join(
-        f"{row['choice.task']}, {style.name(row['method.name'])}, {row['actor.count']:g} actors at pace "
+        f"{row['choice.task']}, queue {row['actor.queue']:g}, {row['actor.count']:g} actors at pace "
         f"{row['actor.pace']:g} (acting {row['ratio']:.2g} times learning): {row['mean_age']:.1f} steps = "
         f"{row['age_s'] * 1e3:.0f} ms, {row['uniform']:.2f}"
         for row in table.drop_duplicates(BY).to_dict("records")
@@ -78,17 +80,17 @@ def measured(table: pd.DataFrame) -> str:
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    tasks, methods = list(dict.fromkeys(table["choice.task"])), list(dict.fromkeys(table["method.name"]))
-    figure, grid = plots.panels(len(tasks), len(methods), squeeze=False, sharey=True)
+    tasks, queues = list(dict.fromkeys(table["choice.task"])), sorted(set(table["actor.queue"]))
+    figure, grid = plots.panels(len(tasks), len(queues), squeeze=False, sharey=True)
     for line, task in zip(grid, tasks, strict=True):
-        for axes, method in zip(line, methods, strict=True):
-            own = table[(table["choice.task"] == task) & (table["method.name"] == method)]
+        for axes, queue in zip(line, queues, strict=True):
+            own = table[(table["choice.task"] == task) & (table["actor.queue"] == queue)]
             for (count, pace), group in own.groupby(["actor.count", "actor.pace"]):
                 shares = group.set_index(group["age"].clip(upper=OLDEST)).groupby(level=0)["share"].sum()
                 colour = {1: "#56b4e9", 2: "#0072b2", 4: "#332288"}.get(int(count), "#000000")
                 name = f"{count:g} actors, {pace:g}×: mean {group['mean_age'].iloc[0]:.1f}"
                 axes.plot(shares.index, shares, marker=".", color=colour, ls="-" if pace == 1 else "--", label=name)
-            axes.set(title=f"{task}, {style.name(method)}", xlabel=f"age in learner steps ({OLDEST}: or more)")
+            axes.set(title=f"{task}, a queue of {queue:g}", xlabel=f"age in learner steps ({OLDEST}: or more)")
             axes.legend(fontsize=6.5)
         line[0].set_ylabel("share of batches")
     style.note(figure, table, "pace: how many times as long as it computes an actor takes", "")

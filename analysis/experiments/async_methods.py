@@ -20,10 +20,8 @@ BY = ["choice.task", "twin", *SETTING]
 def select(frame: pd.DataFrame) -> pd.DataFrame:
     """Errors along training, by samples and by seconds, of each method with actors elsewhere and of its simulated twin;
     and, at the end, the difference between the two, seed by seed."""
-    frame = having(frame, ["choice.twin", "wall", "gate.rate", "gate.price"])
-    frame = frame.assign(twin=frame["choice.twin"].fillna(0).astype(int))
-    wall = frame["wall"].where(frame["twin"] == 0, seconds(frame))
-    frame = frame.assign(clock=wall)
+    frame = having(frame, ["choice.twin", "gate.rate", "gate.price"])
+    frame = frame.assign(twin=frame["choice.twin"].fillna(0).astype(int), clock=seconds(frame))
     curves = aggregate(frame[frame["step"] > 0], [*BY, "step"], ("error", "clock")).assign(kind="curve")
     ends = aggregate(final(frame), BY).assign(kind="end")
     gaps = []

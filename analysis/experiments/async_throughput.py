@@ -17,22 +17,21 @@ BY = ["choice.task", *SETTING, "actors"]
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row per setting: samples of one seed per second of all its seeds side by side, what acting costs over learning,
-    and how long the learner waited. No actors: all in one process."""
-    frame = having(frame, ["actor.mode", "actor.count", "wall", "learner_idle", "actor_busy"])
+    """A row per setting: samples of all seeds per second of the learner, evaluations left out, what acting costs over
+    learning, and how long the learner waited. No actors: all in one process."""
+    frame = having(frame, ["actor.mode", "actor.count", "learner_idle", "actor_busy"])
     elsewhere = frame["actor.mode"] == "async"
     frame = frame.assign(actors=frame["actor.count"].fillna(1).where(elsewhere, 0).astype(int))
     rows = []
     for key, group in final(frame).groupby(BY, dropna=False):
         count = group["seed"].nunique()
-        inline = float(seconds(group).sum())
-        wall = float(group["wall"].mean()) if group["wall"].notna().all() else inline
+        clock = float(seconds(group).sum())  # of an asynchronous run the time that it waited for a batch is its rollout
         learning = group[["seconds_screen", "seconds_backward", "seconds_optimizer"]].sum(axis=1).sum()
         acting = group["actor_busy"].mean() if key[-1] else group["seconds_rollout"].sum()
         rows.append(
             dict(zip(BY, key, strict=True))
-            | {"per_second": float(group["forward"].sum()) / wall, "ratio": float(acting / learning)}
-            | {"idle": float(group["learner_idle"].mean()) / wall if key[-1] else 0.0}
+            | {"per_second": float(group["forward"].sum()) / clock, "ratio": float(acting / learning)}
+            | {"idle": float(group["learner_idle"].mean()) / clock if key[-1] else 0.0}
             | {"forward": float(group["forward"].mean()), "step": int(group["step"].max()), "seeds": count}
             | {"diverged": int(group["error"].isna().sum())}
         )

@@ -203,6 +203,9 @@ class Actor:
         """What there is to log of how batches came about, the same for every seed."""
         return {}
 
+    def open(self) -> None:
+        """Start what it needs, if it has not."""
+
     def close(self) -> None:
         """End what it started."""
 

@@ -102,6 +102,7 @@ class Engine:
         """One step: the actor samples a batch, the learner learns from it, once or in several epochs."""
         if self.step in self.due:
             self.training.clear()
+        self.actor.open()
         with self.ledger.phase("rollout"):
             batch = self.actor.act(self.step)
         self.training.add(1 - batch.earned.mean(dim=1))

@@ -17,7 +17,7 @@ COLUMNS = {
     "actor_busy": "seconds that actors took for the batches that the learner had",
     "actor_idle": "seconds that actors waited, for parameters and for room in the queue",
     "queued": "batches that were waiting when the learner took one, summed",
-    "wall": "seconds by the clock",
+    "wall": "seconds by the clock, evaluations included",
     "restarts": "how often an actor was begun anew",
 }
 """What an asynchronous run logs of how its batches came about, the same for every seed; totals unless said."""

@@ -41,7 +41,11 @@ class Remote(Actor):
         self.about = cell.plain(), cell.foreign_files(), list(streams.seeds), data
 
     def open(self) -> None:
-        """Start the actors, at the first step that needs them."""
+        """Start the actors, before the first step that needs them."""
+        if not self.workers:
+            self.start()
+
+    def start(self) -> None:
         if self.own:
             try:
                 ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
@@ -77,8 +81,6 @@ class Lockstep(Remote):
         self.flying: dict[int, Any] = {}
 
     def act(self, step: int) -> Batch:
-        if not self.workers:
-            self.open()
         if self.past is not None:
             self.past.record(step, self.flat)
         for ahead in range(step, min(self.steps, step + 2 * len(self.workers))):
@@ -113,15 +115,13 @@ class Asynchronous(Remote):
         self.total = dict.fromkeys(("learner_idle", "actor_busy", "actor_idle", "queued", "wall"), 0.0)
         self.restarts = 0
 
-    def open(self) -> None:
-        super().open()
+    def start(self) -> None:
+        super().start()
         self.exchange = ray.remote(Exchange).options(num_cpus=0).remote(self.settings.queue, list(self.expected))
         self.loops = [worker.run.remote(self.exchange) for worker in self.workers]
         self.begun = time.perf_counter()
 
     def act(self, step: int) -> Batch:
-        if not self.workers:
-            self.open()
         try:
             reference = ray.put(self.flat.numpy())
             ray.get(self.exchange.publish.remote(step, [reference]))
