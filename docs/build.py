@@ -7,6 +7,7 @@ On a page, `<!-- generated: name -->` is replaced by what the function of that n
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -143,9 +144,22 @@ PUBLIC = {
     ],
     "Objectives": ["kondo/objectives.py"],
     "Trainers": ["kondo/trainer.py", "kondo/filter.py", "kondo/parallel.py", "kondo/packing.py", "kondo/batch.py"],
-    "Integrations": ["kondo/integrations/transformers.py", "kondo/integrations/trl.py"],
+    "Integrations": [f"kondo/integrations/{name}.py" for name in ("transformers", "trl", "trl_config", "trl_async")],
     "The engine": ["kondo/lab/__init__.py", "kondo/lab/engine.py", "kondo/lab/streams.py"],
 }
+
+
+def step_costs() -> str:
+    """What a step costs, as `make bench` measured it: a table for each model of docs/bench.json."""
+    tables = []
+    for result in json.loads((DOCS / "bench.json").read_text()):
+        if "steps" in result:
+            units = list(next(iter(result["steps"].values())))
+            lines = [f"| {result['about']} | {' | '.join(units)} |", f"|---|{'---:|' * len(units)}"]
+            lines += [f"| {name} | {' | '.join(f'{cost[unit]:,}' for unit in units)} |"
+                      for name, cost in result["steps"].items()]  # fmt: skip
+            tables.append("\n".join(lines))
+    return "\n\n".join(tables)
 
 
 def api() -> str:
@@ -219,7 +233,7 @@ def _quoted(text: str) -> list[str]:
     return [line.replace("::", ":") if line.endswith("::") else line for line in text.splitlines()]
 
 
-GENERATED: dict[str, Callable[[], str]] = {"columns": columns, "rules": rules, "api": api}
+GENERATED: dict[str, Callable[[], str]] = {"columns": columns, "rules": rules, "api": api, "step_costs": step_costs}
 
 
 def filled(text: str) -> str:

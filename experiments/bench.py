@@ -1,13 +1,14 @@
 """Speed, as ratios measured in one run on one thread → bench/results.json: [{name, ratio, bar, detail}, …]
 
-    make bench                                       # everything
-    python -m experiments.bench language_model …     # some parts; bench/results.json then has only these
+    make bench                                                              # everything
+    python -m experiments.bench language_model smollm2 --out docs/bench.json   # some parts: those the docs show
 
 Each entry is the best of several repeats, taken in turns so that a slow moment of the machine hits all alike.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -274,19 +275,21 @@ def met(result: dict[str, Any]) -> bool:
 
 def main() -> int:
     torch.set_num_threads(1)
-    asked = sys.argv[1:] or [part.__name__ for part in PARTS]
-    if unknown := set(asked) - {part.__name__ for part in PARTS}:
-        print(f"no such part: {', '.join(unknown)}; there are: {', '.join(part.__name__ for part in PARTS)}")
-        return 2
-    results = [result for part in PARTS if part.__name__ in asked for result in part()]
+    names = [part.__name__ for part in PARTS]
+    parser = argparse.ArgumentParser(prog="experiments.bench", description="Speed, as ratios measured in one run.")
+    parser.add_argument("parts", nargs="*", help=f"which (default all): {', '.join(names)}")
+    parser.add_argument("--out", type=Path, default=Path("bench/results.json"))
+    asked = parser.parse_args()
+    if unknown := set(asked.parts) - set(names):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are: {', '.join(names)}")
+    results = [result for part in PARTS if part.__name__ in (asked.parts or names) for result in part()]
     for result in results:
         result["ratio"] = round(result["ratio"], 3)
         print(f"{result['ratio']:8.2f}  bar {result['bar']:<5} {'ok ' if met(result) else 'NOT'}  {result['name']}")
         print(f"{'':24}{result['detail']}")
-    path = Path("bench/results.json")
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-    print(f"written to {path}")
+    asked.out.parent.mkdir(exist_ok=True)
+    asked.out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+    print(f"written to {asked.out}")
     return 0
 
 

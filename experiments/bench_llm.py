@@ -39,10 +39,11 @@ def smollm2(device: str = "cpu") -> list[dict[str, Any]]:
 
     steps = {f"ρ = {rate:.0%}": update(rate) for rate in (1.0, *reversed(RATES))}
     update(RATES[0])()  # the optimizer's memory is there before any is counted
-    memory = {name: count(step, torch.device(device))[0] / 2**20 for name, step in steps.items()}
+    counted = {name: count(step, torch.device(device)) for name, step in steps.items()}
     seconds = best(steps, count=1, warmup=0, repeats=2)
-    table = "; ".join(f"{name}: {seconds[name]:.2f} s, {memory[name]:.0f} MiB" for name in steps)
-    return [
+    memory = {name: peak / 2**20 for name, (peak, _) in counted.items()}
+    table, costs = told(seconds, counted)
+    rows = [
         {
             "name": f"SmolLM2-135M: {what} of an update on all of 32 answers of {TOKENS} tokens over one on 10%",
             "ratio": each["ρ = 100%"] / each["ρ = 10%"],
@@ -51,6 +52,18 @@ def smollm2(device: str = "cpu") -> list[dict[str, Any]]:
         }
         for what, each, bar in (("seconds", seconds, 4.0), ("memory", memory, 4.0))
     ]
+    about = f"SmolLM2-135M, an update on 32 answers of {TOKENS} tokens, the rollout's log-probs as screen"
+    return [rows[0] | {"about": about, "steps": costs}, *rows[1:]]
+
+
+def told(seconds: dict[str, float], counted: dict[str, tuple[float, float]]) -> tuple[str, dict[str, Any]]:
+    """What each kind of step takes, in words and as numbers: ms, MiB beside weights and optimizer, GFLOP."""
+    costs = {
+        name: {"ms": round(seconds[name] * 1e3), "MiB": round(peak / 2**20), "GFLOP": round(operations / 1e9)}
+        for name, (peak, operations) in counted.items()
+    }
+    words = (f"{name}: {', '.join(f'{value} {unit}' for unit, value in cost.items())}" for name, cost in costs.items())
+    return "; ".join(words), costs
 
 
 def language_model(device: str = "cpu") -> list[dict[str, Any]]:
@@ -106,9 +119,7 @@ def language_model(device: str = "cpu") -> list[dict[str, Any]]:
     }
     seconds = best(steps | parts, count=1, warmup=0, repeats=2)
     ideal = seconds["screen"] + RATES[0] * seconds["forward and backward"]
-    table = "; ".join(
-        f"{name}: {seconds[name] * 1e3:.0f} ms, {memory[name]:.0f} MiB, {operations[name]:.0f} GFLOP" for name in steps
-    )
+    table, costs = told(seconds, counted)
     size = sum(p.numel() for p in model.parameters()) / 1e6
     return [
         {
@@ -118,6 +129,8 @@ def language_model(device: str = "cpu") -> list[dict[str, Any]]:
             "detail": f"GPT-2 of {size:.1f}M parameters, {ROWS} rows of {TOKENS} tokens; screen "
             f"{seconds['screen'] * 1e3:.0f} ms, forward and backward {seconds['forward and backward'] * 1e3:.0f} ms, "
             f"ideal {ideal * 1e3:.0f} ms; {table}; the bar is a ceiling",
+            "about": f"GPT-2 of {size:.1f}M parameters, a step on {ROWS} rows of {TOKENS} tokens",
+            "steps": costs,
         },
         {
             "name": "language model: step of the masked gate over ours at 3%, the screen paid for",

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -86,6 +87,7 @@ class Joblib:
         """A pool of one for each worker: joblib's pools end all of their workers when one dies."""
         from joblib.externals.loky import ProcessPoolExecutor
 
+        warnings.filterwarnings("ignore", "A worker stopped", UserWarning)  # it grew: loky begins another
         last: dict[Any, Future[str]] = {}  # by pool
 
         def submit(function: Callable[..., str], *arguments: Any) -> Future[str]:

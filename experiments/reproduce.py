@@ -33,7 +33,8 @@ from kondo.lab.records import has_checkpoint
 from kondo.lab.training import Block, finished
 from kondo.schema import ConfigError, Unavailable
 
-CALIBRATION_SECONDS = 10.0
+CALIBRATION_SECONDS = 15.0
+CELL_SECONDS = 0.2
 WAIT_SECONDS = 2.0
 """How long to wait before asking again for runs that another process trains."""
 
@@ -65,34 +66,43 @@ def summary(name: str, runs: int, todo: Todo) -> str:
 
 def estimate(todo: Todo) -> list[float]:
     """Core-seconds that each run will take, from a few steps of one cell of each kind (task and method), and of as many
-    others as a short while allows; a step of another cell is taken to cost what those of its kind do on average.
-    Processor time is measured, so that what else the machine does hardly matters."""
+    others as a short while allows, those with most to do first; a decision of another cell is taken to cost what those
+    of its kind do on average. Processor time is measured, so that what else the machine does hardly matters."""
     torch.set_num_threads(1)
     timed: dict[str, float] = {}  # cell → seconds per step and seed, evaluations included
-    alike: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    alike: defaultdict[tuple[str, str], list[float]] = defaultdict(list)  # … per decision
     begun = time.process_time()
-    firsts = {kind(job): (job, block) for job, block in reversed(todo)}
-    for job, block in [*firsts.values(), *todo[:: max(1, len(todo) // 40)], *todo]:
+    order = sorted(todo, key=lambda pair: -pair[1].cell.steps * len(pair[1].seeds) * decisions(pair[0]))
+    firsts = {kind(job): (job, block) for job, block in reversed(order)}
+    for job, block in [*firsts.values(), *order]:
         late = kind(job) in alike and time.process_time() - begun > CALIBRATION_SECONDS
         if late or job.cell.key() in timed:
             continue
         timed[job.cell.key()] = cost = per_seed_step(job, block)
-        alike[kind(job)].append(cost)
+        alike[kind(job)].append(cost / decisions(job))
     usual = {key: sum(costs) / len(costs) for key, costs in alike.items()}
-    return [timed.get(job.cell.key(), usual[kind(job)]) * block.cell.steps * len(block.seeds) for job, block in todo]
+    return [
+        timed.get(job.cell.key(), usual[kind(job)] * decisions(job)) * block.cell.steps * len(block.seeds)
+        for job, block in todo
+    ]
 
 
 def kind(job: Job) -> tuple[str, str]:
-    """What cells must have in common to cost about the same: the task and the method."""
+    """What cells must have in common for a decision to cost about the same: the task and the method."""
     return type(job.cell.task).__name__, job.cell.method
 
 
+def decisions(job: Job) -> int:
+    """Actions in a batch: samples, times the tokens of each."""
+    return getattr(job.cell.task, "batch", 1) * getattr(job.cell.task, "length", 1)
+
+
 def per_seed_step(job: Job, block: Block) -> float:
-    """Processor seconds of a step per seed: the best of three, and its share of the evaluations."""
+    """Processor seconds of a step per seed: the best of a few, and its share of the evaluations."""
     process = start(block.cell, list(block.seeds), job.launch.device, job.launch.data)
     process.advance()
     marks = [time.process_time()]
-    for _ in range(3):
+    while len(marks) < 4 or (len(marks) < 20 and marks[-1] - marks[0] < CELL_SECONDS):
         process.advance()
         marks.append(time.process_time())
     process.evaluate()

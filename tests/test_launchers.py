@@ -20,7 +20,7 @@ import yaml
 from joblib.externals import loky
 
 from analysis.load import load_figure
-from experiments import launchers, runs
+from experiments import launchers, reproduce, runs
 from experiments.compose import single, sweep, with_value
 from experiments.jobs import ROOT
 from experiments.launchers import Basic, Joblib, launcher
@@ -423,6 +423,23 @@ def test_long_runs_come_first_and_tasks_are_mixed():
     costs = [1.0, 4.0, 2.0, 3.0, 50.0, 150.0]
     ordered = [costs[[id(pair) for pair in todo].index(id(pair))] for pair in in_order(todo, costs)]
     assert ordered == [150.0, 4.0, 3.0, 2.0, 50.0, 1.0]
+
+
+@pytest.mark.parametrize(("seconds", "measured"), [(0.0, ["dg 20", "pg 4"]), (1e6, ["dg 20", "pg 4", "dg 5"])])
+def test_what_is_not_measured_is_taken_to_cost_as_much_per_decision_as_what_is(monkeypatch, seconds, measured):
+    cells = [single(["task=reversal", f"method={method}", f"task.length={length}", "steps=10", "seeds=2"])
+             for method, length in (("dg", 5), ("dg", 20), ("pg", 4))]  # fmt: skip
+    todo = [(cell, cell.blocks()[0]) for cell in cells]
+    timed = []
+
+    def cost(job, block):
+        timed.append(f"{job.cell.method} {job.cell.task.length}")
+        return 0.1 * job.cell.task.length
+
+    monkeypatch.setattr(reproduce, "per_seed_step", cost)
+    monkeypatch.setattr(reproduce, "CALIBRATION_SECONDS", seconds)
+    assert reproduce.estimate(todo) == pytest.approx([0.5 * 20, 2.0 * 20, 0.4 * 20])
+    assert sorted(timed) == sorted(measured)
 
 
 @pytest.mark.slow
