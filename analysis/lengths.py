@@ -41,8 +41,9 @@ def curves(frame: pd.DataFrame) -> pd.DataFrame:
         costs = _costs(group)
         for cost in ("forward", "backward"):
             spent = group[cost].max()
-            least = frame.loc[frame["step"] > 0, cost].min()
-            grid = np.geomspace(least, spent, BUDGETS) if common["task.vocab"] == smallest else [spent]
+            least = frame.loc[frame[cost] > 0, cost].min()  # the gate may buy nothing at first, or ever
+            curved = common["task.vocab"] == smallest and spent > 0
+            grid = np.geomspace(least, spent, BUDGETS) if curved else [spent]
             for budget in grid:
                 interval = bootstrap(_longest(costs, cost, budget))
                 values = {"longest": interval.mean, "longest_low": interval.low, "longest_high": interval.high}

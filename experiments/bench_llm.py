@@ -3,7 +3,7 @@ them padding; and SmolLM2, where it is installed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -56,7 +56,7 @@ def smollm2(device: str = "cpu") -> list[dict[str, Any]]:
     return [rows[0] | {"about": about, "steps": costs}, *rows[1:]]
 
 
-def told(seconds: dict[str, float], counted: dict[str, tuple[float, float]]) -> tuple[str, dict[str, Any]]:
+def told(seconds: Mapping[str, float], counted: Mapping[str, tuple[int, int]]) -> tuple[str, dict[str, Any]]:
     """What each kind of step takes, in words and as numbers: ms, MiB beside weights and optimizer, GFLOP."""
     costs = {
         name: {"ms": round(seconds[name] * 1e3), "MiB": round(peak / 2**20), "GFLOP": round(operations / 1e9)}

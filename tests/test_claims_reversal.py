@@ -318,6 +318,17 @@ def test_a_length_counts_within_a_budget_once_what_it_took_is_paid_for(budget, l
     assert set(longest.longest(frame(*cells), "backward", budget * 1e6)) == {lengths}
 
 
+def test_a_method_that_bought_nothing_at_first_or_ever_has_a_curve(recwarn):
+    made = scaling({"dg": 8, "dgk": 3})
+    gated = made["method.name"] == "dgk"
+    for nothing in (gated & (made["step"] < made["step"].max()), gated):
+        table = longest.curves(made.assign(backward=made["backward"].mask(nothing, 0)))
+        budgets = table[(table["cost"] == "backward") & (table["method.name"] == "dgk")]["budget"]
+        assert np.isfinite(table["longest"]).all()
+        assert len(budgets) == (1 if nothing is gated else longest.BUDGETS)
+    assert not recwarn.list
+
+
 def test_two_cells_of_one_length_are_refused():
     made = scaling({"dg": 8})
     other = made.assign(**{"optimizer.lr": 0.2, "cell": made["cell"] + "′"})
