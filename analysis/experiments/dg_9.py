@@ -41,6 +41,7 @@ def plot(table: pd.DataFrame) -> Figure:
             axes.set(xscale="log", yscale="log", xlabel=words)
             ticks = sorted(shown[size].unique())
             axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+            axes.set_xticks([], minor=True)
     grid[0, 0].set(ylabel="final share of wrong tokens", title="Reversal, share reward")
     grid[1, 0].set(ylabel="… mean over all steps")
     grid[0, 0].legend(fontsize=8)
