@@ -173,17 +173,19 @@ def _code() -> tuple[bytes, ...]:
     return tuple(path.read_bytes() for path in files)
 
 
-def all_of(runs: Path, scale: str) -> list[str]:
-    """Every figure; of published results every one that was published."""
-    published = {name for each, name in planned(runs) if each == scale}
-    return [name for name in experiments() if name in published or not is_results(runs)]
+def figures_by_scale(runs: Path) -> dict[str, list[str]]:
+    """{scale: the figures that were published at it}"""
+    found = sorted((scale, name) for scale, name in planned(runs) if name in experiments())
+    return {scale: [name for each, name in found if each == scale] for scale in dict(found)}
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="analysis.draw", description="Draw figures from logs alone.")
     parser.add_argument("figures", nargs="*", help=f"which (default all): {', '.join(experiments())}")
     parser.add_argument("--runs", type=Path, help="folder of runs or of published results (default: which there is)")
-    parser.add_argument("--scale", choices=SCALES, help="whose plan to draw (default laptop, of results paper)")
+    parser.add_argument(
+        "--scale", choices=SCALES, help="whose plan to draw (default laptop; of results each as it was published)"
+    )
     parser.add_argument("--out", type=Path, help="where figures go (default figures/<scale>)")
     parser.add_argument("--formats", nargs="+", default=style.FORMATS, choices=style.FORMATS, help="default: all")
     parser.add_argument("--changed", action="store_true", help="only those that are not as their logs")
@@ -195,15 +197,32 @@ def main(arguments: list[str] | None = None) -> int:
     if not runs.is_dir():
         parser.error(f"--runs {runs}: no such folder")
     if asked.runs is None:
-        print(f"logs: {runs}, {scale} scale", flush=True)
-    out = asked.out or Path("figures", scale)
-    figures = asked.figures or all_of(runs, scale)
+        print(f"logs: {runs}" + ("" if is_results(runs) and not asked.scale else f", {scale} scale"), flush=True)
+    every = {scale: list(experiments())}
+    if is_results(runs):  # each at the scale that it was published at
+        every = {each: names for each, names in figures_by_scale(runs).items() if asked.scale in (None, each)}
+    missing = 0
+    for name in sorted(set(asked.figures) - {name for names in every.values() for name in names}):
+        print(f"{name}: not in {runs}" + (f" at {asked.scale} scale" if asked.scale else ""))
+        missing += 1
+    for scale, names in every.items():
+        figures = [name for name in names if not asked.figures or name in asked.figures]
+        missing += _draw_and_tell(
+            figures, runs, scale, asked.out or Path("figures", scale), asked.formats, asked.changed
+        )
+    return 1 if missing else 0
+
+
+def _draw_and_tell(
+    figures: Sequence[str], runs: Path, scale: str, out: Path, formats: Sequence[str], changed: bool
+) -> int:
+    """Draw figures, with a line about each; how many could not be."""
     sources = {figure: source(figure, runs, scale) for figure in figures}
-    if asked.changed:
-        figures = [figure for figure in figures if not current(figure, out, sources[figure], asked.formats)]
+    if changed:
+        figures = [figure for figure in figures if not current(figure, out, sources[figure], formats)]
         print(f"{len(sources) - len(figures)} of {len(sources)} figures in {out} are as their logs", flush=True)
     missing = 0
-    for figure, (drawn,) in draw_all(figures, [(runs, out)], scale, asked.formats):
+    for figure, (drawn,) in draw_all(figures, [(runs, out)], scale, formats):
         for sentence in drawn.damaged:
             print(f"{figure}: left out: {sentence}")
         train = f"no finished runs; make reproduce FIGURES={figure} SCALE={scale} trains them"
@@ -211,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
         missing += not drawn.paths
         if drawn.paths and not drawn.damaged:
             write_atomically(stamp_of(out, figure), stamp(sources[figure], drawn.paths))
-    return 1 if missing else 0
+    return missing
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from analysis.draw import draw_all
+from analysis.draw import draw_all, figures_by_scale
 from analysis.experiments import claims, experiments
 from analysis.judge import NOT_RUN
 from analysis.load import read_figure
@@ -58,7 +58,8 @@ def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[
     lines += [
         "## Provenance",
         "",
-        f"{len(cells)} cells, {entry['seeds']} seeds, {steps} steps, {entry['core_hours']:.2g} core-hours; "
+        f"{len(cells)} cells at {entry['scale']} scale, {entry['seeds']} seeds, {steps} steps, "
+        f"{entry['core_hours']:.2g} core-hours; "
         f"commit {', '.join(each[:12] for each in entry['commits'])}; {versions}.",
         "",
         f"    {entry['command']}",
@@ -140,11 +141,9 @@ def main(arguments: list[str] | None = None) -> int:
         path.unlink()
     for path, text in texts.items():
         path.write_text(text)
-    scale = "paper"
-    for name, (drawn,) in draw_all(
-        [Path(name).stem for name in files if name != "README.md"], [(asked.results, asked.out)], scale, ("png",)
-    ):
-        print(f"{name}: {drawn.paths[0] if drawn.paths else drawn.trouble}")
+    for scale, names in figures_by_scale(asked.results).items():
+        for name, (drawn,) in draw_all(names, [(asked.results, asked.out)], scale, ("png",)):
+            print(f"{name}: {drawn.paths[0] if drawn.paths else drawn.trouble}")
     for path in asked.out.glob("*.csv"):
         path.unlink()
     return 0

@@ -48,7 +48,7 @@ def smollm2(device: str = "cpu") -> list[dict[str, Any]]:
             "name": f"SmolLM2-135M: {what} of an update on all of 32 answers of {TOKENS} tokens over one on 10%",
             "ratio": each["ρ = 100%"] / each["ρ = 10%"],
             "bar": bar,
-            "detail": f"{table}; the rollout's log-probs as screen; memory beside weights, gradients and optimizer",
+            "detail": f"{table}; the rollout's log-probs as screen; memory beside weights and optimizer",
         }
         for what, each, bar in (("seconds", seconds, 4.0), ("memory", memory, 4.0))
     ]

@@ -124,7 +124,9 @@ def climbs(words: Words) -> list[Climb]:
         def config(cell: Words) -> DictConfig:
             """What Hydra composes of a cell. Groups first, values last is Hydra's own order: cells that differ in
             values share the groups, composed once."""
-            last = [word for word in cell if word.partition("=")[0] not in options and word[0] not in "+~"]
+            if any(word[0] in "+~" or "@" in word.partition("=")[0] for word in cell):
+                return compose("config", list(cell))
+            last = [word for word in cell if word.partition("=")[0] not in options]
             whole = copy.deepcopy(grouped(*(word for word in cell if word not in last)))
             try:
                 for each in parser.parse_overrides(last):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.extend import load_extensions
-from kondo.lab.actor import logged_schedule, schedule_text
+from kondo.lab.actor import MISCOMPUTED, logged_schedule, schedule_text
 from kondo.lab.config.cell import parse
 from kondo.lab.interrupts import quietly
 from kondo.lab.ledger import TIMED
@@ -23,9 +23,6 @@ from kondo.lab.remote import COLUMNS
 from kondo.lab.training import Block, train
 from kondo.schema import ConfigError
 
-COMPUTED = ("bf16", "int8", "junk")
-"""Faults that are in the numbers of a batch, not only in when it comes."""
-
 
 def replayed(run: Run, lockstep: int = 0) -> dict[str, Any]:
     """The config of a run's replay: in this process, or in so many actors elsewhere."""
@@ -33,11 +30,12 @@ def replayed(run: Run, lockstep: int = 0) -> dict[str, Any]:
     if config["actor"].get("mode") != "async":
         raise ConfigError(f"{run.name}: no asynchronous run: it is repeatable as it is")
     actor = config["actor"]
-    fault = {"fault": actor["fault"]} if actor.get("fault") in COMPUTED else {}
-    if fault and lockstep != actor["count"]:
+    fault = {"fault": actor["fault"]} if actor.get("fault") in MISCOMPUTED else {}
+    count = actor.get("count", 1)
+    if fault and lockstep != count:
         raise ConfigError(
             f"{run.name}: its first actor computes otherwise (actor.fault={actor['fault']}), and so must the first of "
-            f"as many: --lockstep {actor['count']}"
+            f"as many: --lockstep {count}"
         )
     mode = {"mode": "lockstep", "count": lockstep, **fault} if lockstep else {}
     schedule = schedule_text(logged_schedule(run.rows))

@@ -34,8 +34,8 @@ from kondo.lab.records import has_checkpoint
 from kondo.lab.training import Block, finished
 from kondo.schema import ConfigError, Unavailable
 
-CALIBRATION_SECONDS = 15.0
-CELL_SECONDS = 0.2
+CALIBRATION_SECONDS, CELL_SECONDS = 15.0, 0.2
+"""How long to measure what steps cost: all cells together, and each."""
 WAIT_SECONDS = 2.0
 """How long to wait before asking again for runs that another process trains."""
 
@@ -95,7 +95,7 @@ def kind(job: Job) -> tuple[str, str]:
 
 def decisions(job: Job) -> int:
     """Actions in a batch: samples, times the tokens of each."""
-    return getattr(job.cell.task, "batch", 1) * getattr(job.cell.task, "length", 1)
+    return job.cell.task.batch * job.cell.task.tokens
 
 
 def per_seed_step(job: Job, block: Block) -> float:

@@ -100,7 +100,9 @@ def check(settings: GateSettings, spell: Callable[[str], str] = str, *, strict: 
     said = {field.name: f"{spell(field.name)}={getattr(settings, field.name)}" for field in fields(settings)}
     either = f"specify either {spell('rate')} or {spell('price')}"
     if settings.rate is not None and settings.price is not None:
-        raise ConfigError(f"{said['rate']} and {said['price']} exclude each other: {either}, and None for the other.")
+        raise ConfigError(
+            f"{said['rate']} and {said['price']} exclude each other: {either}, not both; None for the other."
+        )
     if settings.rate is None and settings.price is None:
         raise ConfigError(f"{either}: both are None.")
     if settings.history and settings.rate is None:

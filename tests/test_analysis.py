@@ -143,7 +143,7 @@ def test_redrawn_figures_are_byte_identical_and_need_no_torch(smoke, tmp_path):
     code = (
         "import sys; from analysis import draw, report;"
         f"a = ['--runs', '{folder}/runs', '--scale', 'smoke'];"
-        f"draw.main([*a, '--out', '{tmp_path}/f']);"
+        f"draw.main([*a, '--out', '{tmp_path}/f', '--formats', 'png', 'svg']);"
         f"report.main([*a, '--out', '{tmp_path}/r', '--figures', '{tmp_path}/f']);"
         "sys.exit(any(m in sys.modules for m in ('torch', 'hydra', 'wandb')))"
     )

@@ -531,6 +531,8 @@ def test_a_sweep_composes_each_job_as_a_single_run_would():
         single([*words, "method=dgk", gate]) for gate in ("gate.rate=0.5", "gate.price=1")
     ]
     assert [job.cell.key() for job in swept] == [job.cell.key() for job in alone]
+    (late,) = sweep(["method=dgk", "gate.rate=0.5", "++gate.rate=0.25"])
+    assert late.cell.gate.rate == single(["method=dgk", "gate.rate=0.5", "++gate.rate=0.25"]).cell.gate.rate == 0.25
 
 
 @pytest.mark.parametrize(

@@ -473,9 +473,22 @@ def test_runs_are_read_where_there_are_any_and_published_results_otherwise(resul
     plan_cells(Path("runs"), FIRST, CELLS)
     assert load.which_logs(None, "paper") == (Path("runs"), "paper")
     shutil.rmtree("runs")
-    assert draw.all_of(Path("results"), "paper") == sorted(PLANNED)
+    assert draw.figures_by_scale(Path("results")) == {"paper": sorted(PLANNED)}
     assert draw.main([FIRST]) == 0
-    assert capsys.readouterr().out.startswith("logs: results, paper scale")
+    assert capsys.readouterr().out.startswith("logs: results\n")
+
+
+def test_a_published_experiment_is_drawn_at_the_scale_that_it_was_published_at(root, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    plan_cells(root, SECOND, PLANNED[SECOND], scale="laptop")
+    publish(tmp_path / "results", {FIRST: read_experiment(root, "paper", FIRST)})
+    publish(tmp_path / "results", {SECOND: read_experiment(root, "laptop", SECOND)})
+    words = ["--runs", "results", "--formats", "png"]
+    assert draw.main(words) == 0
+    drawn = {str(path) for path in Path("figures").glob("*/*.png")}
+    assert drawn == {f"figures/paper/{FIRST}.png", f"figures/laptop/{SECOND}.png"}
+    assert draw.main([*words, "--scale", "paper", SECOND]) == 1
+    assert f"{SECOND}: not in results at paper scale" in capsys.readouterr().out
 
 
 def test_published_figures_are_drawn_without_torch_and_the_same_twice(results, tmp_path):

@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 import ray
 
-from analysis.experiments import async_age
+from analysis.experiments import async_age, async_throughput
 from experiments import jobs
 from experiments import replay as replaying
+from experiments.replay import learned
 from kondo.lab.actor import parse_schedule
 from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
-from kondo.lab.ledger import TIMED
 from kondo.lab.process import run
 from kondo.lab.records import read_run
-from kondo.lab.remote import COLUMNS, actors, available
+from kondo.lab.remote import actors, available
 from kondo.lab.remote.workers import Exchange, Message
 from kondo.lab.training import Block, train
 from kondo.schema import ConfigError, Unavailable
@@ -41,11 +41,6 @@ def cluster():
 def cell(task=DIGITS, method="dg", steps=12, gate=None, friction=None, **actor):
     plain = {"task": task, "method": {"name": method}, "gate": gate, "steps": steps, "evals": 3, "actor": actor}
     return parse(plain | {"optimizer": {"name": "adam", "lr": 0.01}, "friction": friction or {}})
-
-
-def learned(rows):
-    """What a log says of learning, without seconds and without how batches came about."""
-    return [{name: value for name, value in row.items() if name not in COLUMNS and name not in TIMED} for row in rows]
 
 
 def schedule_of(rows):
@@ -98,18 +93,21 @@ def replay(monkeypatch, capsys, *words):
 
 
 @pytest.mark.slow
-def test_the_command_repeats_an_asynchronous_run_even_one_with_an_actor_that_rounds(tmp_path, monkeypatch, capsys):
-    block = Block(cell(mode="async", count=2, steps=20, fault="int8"), (0, 1))
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_command_repeats_an_asynchronous_run_even_one_with_an_actor_that_rounds(
+    tmp_path, monkeypatch, capsys, count
+):
+    block = Block(cell(mode="async", count=count, steps=20, fault="int8"), (0, 1))
     train(block, tmp_path)
     folder = block.folder(tmp_path)
     status, said = replay(monkeypatch, capsys, folder)
-    assert (status, "--lockstep 2" in said) == (1, True)
-    status, said = replay(monkeypatch, capsys, folder, "--lockstep", 2)
+    assert (status, f"--lockstep {count}" in said) == (1, True)
+    status, said = replay(monkeypatch, capsys, folder, "--lockstep", count)
     assert (status, "the same log in all that was learned" in said) == (0, True)
     again = next(path for path in tmp_path.glob("*/*") if path != folder)
     status, said = replay(monkeypatch, capsys, again)
     assert (status, "no asynchronous run" in said) == (1, True)
-    config = replaying.replayed(read_run(folder), lockstep=2)
+    config = replaying.replayed(read_run(folder), lockstep=count)
     del config["actor"]["fault"]
     assert learned(run(parse(config), 2)) != learned(read_run(folder).rows)
 
@@ -190,17 +188,19 @@ def carrying(mark):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["basic", "joblib"])
-def test_ctrl_c_leaves_no_process_behind_and_keeps_what_was_learned(tmp_path, launcher):
+def test_ctrl_c_leaves_no_process_behind_and_a_worker_keeps_what_was_learned(tmp_path, launcher):
     mark = f"kondo-test-{tmp_path}"
     words = ["task=digits", "task.batch=20", "steps=1000000", "evals=4", "wandb.mode=disabled"]
     words += [f"runs={tmp_path}/runs", "actor.mode=async", "actor.count=2", f"hydra/launcher={launcher}"]
+    words += ["checkpoint_seconds=1000"]
     process = command("run", "-m", *words, home=tmp_path, KONDO_MARK=mark)
     until(lambda: reached(tmp_path / "runs") == 1)
     assert len(carrying(mark)) > 3
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert said.strip() == "interrupted; the same command goes on from the last checkpoint"
-    assert len(list(tmp_path.glob("runs/*/*/checkpoint.pt"))) == 1
+    kept = len(list(tmp_path.glob("runs/*/*/checkpoint.pt")))
+    assert kept == (1 if launcher == "joblib" else 0)  # Hydra's own launcher goes on from the last that was due
     until(lambda: not carrying(mark))
 
 
@@ -311,8 +311,28 @@ def test_the_distance_of_ages_from_uniform_is_the_probability_that_would_have_to
 
 def test_ages_are_counted_over_evaluations_and_runs():
     schedules = {("a", 0, 1): [[0, 0]], ("a", 0, 3): [[2, 0], [1, 2]], ("b", 1, 3): [[0, 0], [1, 0], [2, 0]]}
-    rows = [dict(zip(("cell", "seed", "step"), key, strict=True), schedule=log) for key, log in schedules.items()]
-    assert sorted(async_age.ages_of(pd.DataFrame(rows))) == [0, 1, 1, 2]  # the second half of each run
+    rows = [
+        dict(zip(("cell", "seed", "step"), key, strict=True), schedule=log, age_s=[10.0 * i for i, _ in log])
+        for key, log in schedules.items()
+    ]
+    steps, seconds = async_age.ages_of(pd.DataFrame(rows))
+    assert sorted(zip(steps, seconds, strict=True)) == [(0, 10), (1, 10), (1, 20), (2, 20)]  # each run's second half
+
+
+def test_throughput_is_samples_of_all_seeds_over_the_learner_s_seconds_and_actors_are_told_apart():
+    """Two seeds of 300 samples: 3 s here, of which 1.2 s are learning; 2 s with two actors, who took 2.4 s."""
+    common = {"task": "m", "choice.task": "m", "method.name": "dg", "gate.rate": np.nan, "gate.price": np.nan}
+    common |= {"gate.priority": np.nan, "step": 3, "error": 0.1, "forward": 300.0, "cell": "c", "diverged": np.nan}
+    learning = {"seconds_screen": 0.1, "seconds_backward": 0.4, "seconds_optimizer": 0.1}
+    here = {"cell": "a", "seconds_rollout": 0.9}
+    there = {"cell": "b", "seconds_rollout": 0.4, "actor.mode": "async", "actor.count": 2, "learner_idle": 0.8,
+             "actor_busy": 2.4}  # fmt: skip
+    rows = [common | learning | each | {"seed": seed} for each in (here, there) for seed in (0, 1)]
+    table = async_throughput.select(pd.DataFrame(rows)).set_index("actors")
+    assert table["per_second"].to_dict() == pytest.approx({0: 200, 2: 300})
+    assert table["ratio"].to_dict() == pytest.approx({0: 1.5, 2: 2.0})
+    assert table["idle"].to_dict() == pytest.approx({0: 0, 2: 0.4})
+    assert "1.50 (acting 2 times learning, the learner idle 40%)" in async_throughput.measured(table.reset_index())
 
 
 def test_a_simulated_twin_has_the_ages_of_all_runs_of_its_cell_in_another_order(monkeypatch):

@@ -27,14 +27,14 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     frame = having(frame, list(USUAL)).fillna(USUAL)
     rows = []
     for key, group in frame.groupby(BY):
-        ages = ages_of(group)
+        ages, seconds = ages_of(group)
         ends = final(group)
         learning = ends[["seconds_screen", "seconds_backward", "seconds_optimizer"]].sum(axis=1)
         shares = np.bincount(ages) / len(ages)
         about = dict(zip(BY, key, strict=True)) | {
             "ratio": float((ends["actor_busy"] / learning).mean()),
             "mean_age": float(ages.mean()),
-            "age_s": float(np.mean([value for each in group["age_s"].dropna() for value in each])),
+            "age_s": float(seconds.mean()),
             "uniform": from_uniform(shares),
             "forward": float(ends["forward"].mean()),
             "step": int(ends["step"].max()),
@@ -45,14 +45,16 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def ages_of(group: pd.DataFrame) -> np.ndarray:
-    """How many learner steps old each batch's parameters were, over all runs; without the first half, in which the
-    learner often stands still to be evaluated while the queue fills."""
-    found = []
+def ages_of(group: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """How many learner steps, and how many seconds, old each batch's parameters were, over all runs; without the first
+    half, in which the learner often stands still to be evaluated while the queue fills."""
+    steps, seconds = [], []
     for _, run in group.sort_values("step").groupby(["cell", "seed"]):
-        pairs = [pair for each in run["schedule"] for pair in each]
-        found += [step - version for step, (_, version) in enumerate(pairs)][len(pairs) // 2 :]
-    return np.array(found)
+        versions = [version for each in run["schedule"] for _, version in each]
+        later = len(versions) // 2
+        steps += [step - version for step, version in enumerate(versions)][later:]
+        seconds += [age for each in run["age_s"] for age in each][later:]
+    return np.array(steps), np.array(seconds)
 
 
 def from_uniform(shares: np.ndarray) -> float:

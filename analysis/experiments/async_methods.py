@@ -68,7 +68,7 @@ def plot(table: pd.DataFrame) -> Figure:
         line[0].set(
             yscale="log", xlabel="samples per seed", ylabel="error", title=f"{task}: —— elsewhere, – – simulated"
         )
-        line[1].set(yscale="log", xlabel="seconds", title=f"{task}: by the clock")
+        line[1].set(yscale="log", xlabel="seconds", title=f"{task}: by seconds, evaluations left out")
         line[0].legend(fontsize=6.5)
     style.note(figure, curves)
     return figure

@@ -20,6 +20,9 @@ from kondo.lab.tasks import Contexts, Task
 from kondo.schema import ConfigError
 from kondo.signals import taken
 
+MISCOMPUTED = ("bf16", "int8", "junk")
+"""Faults of an actor elsewhere that are in the numbers of its batches; others are in when these come."""
+
 
 @dataclass(frozen=True)
 class Batch:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from kondo.gate import PRIORITIES, GateSettings
 from kondo.gate import check as check_gate
 from kondo.lab import studies  # noqa: F401  what it registers can be named as a task
+from kondo.lab.actor import MISCOMPUTED
 from kondo.lab.baselines import BASELINES
 from kondo.lab.config import requirements
 from kondo.lab.config.requirements import gated
@@ -45,10 +46,10 @@ class ActorSettings:
     """async: how many batches may wait for the learner; then actors wait."""
     pace: float = knob(1.0, low=1, later=True)
     """async: how many times as long as its computing takes an actor needs for a batch."""
-    fault: str = knob("none", choices=("none", "slow", "bf16", "int8", "junk", "killed", "cut_off"), later=True)
-    """async: what is wrong with the first actor. slow: takes four times as long; bf16, int8: rounds its weights; junk:
-    action 0 always, and sure of it; killed: in its third batch, again and again after a restart; cut_off: gets no new
-    parameters after its third batch."""
+    fault: str = knob("none", choices=("none", *MISCOMPUTED, "slow", "killed", "cut_off"), later=True)
+    """async, and bf16, int8 and junk in lockstep, too: what is wrong with the first actor. bf16, int8: rounds its
+    weights; junk: action 0 always, and sure of it; slow: takes four times as long; killed: in its third batch, again
+    and again after a restart; cut_off: gets no new parameters after its third batch."""
     schedule: str = knob("", later=True)
     """number:version of the batch of each step, as an async run logged them; see experiments/replay.py."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from kondo.lab.actor import parse_schedule
+from kondo.lab.actor import MISCOMPUTED, parse_schedule
 from kondo.lab.baselines import BASELINES
 from kondo.lab.capabilities import CAPABILITIES, declared
 from kondo.lab.probes import PROBES, ProbeSettings
@@ -113,7 +113,7 @@ def _check_actor(cell: Cell) -> None:
         if getattr(actor, name) != field.default and actor.mode not in modes:
             what = f"actor.{name}={str(getattr(actor, name))[:40]}"
             raise ConfigError(f"{what}: not with actor.mode={actor.mode}; with: {', '.join(modes)}")
-    if actor.mode == "lockstep" and actor.fault in ("slow", "killed", "cut_off"):
+    if actor.mode == "lockstep" and actor.fault not in ("none", *MISCOMPUTED):
         raise ConfigError(f"actor.fault={actor.fault}: not with actor.mode=lockstep, which waits for every batch")
     if stale and (actor.mode == "async" or actor.schedule):
         other = "actor.schedule" if actor.schedule else "actor.mode=async"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import threading
 import time
 from contextlib import suppress
 from typing import Any
@@ -25,7 +27,7 @@ PATIENCE = 300.0
 POLL = 1.0
 
 
-class ActorsLost(RuntimeError):
+class ActorsLost(ConnectionError):
     """The actors, or the cluster they are on, cannot be reached."""
 
 
@@ -46,11 +48,15 @@ class Remote(Actor):
             self.start()
 
     def start(self) -> None:
+        """Start a cluster, if there is none, and the actors on it."""
         if self.own:
+            before = signal.getsignal(signal.SIGTERM)
             try:
                 ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
             except (ConnectionError, RuntimeError) as error:
                 raise ActorsLost(f"no Ray cluster for the actors ({error}); without RAY_ADDRESS a local one") from None
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, before)  # Ray's would end the process before the run is saved
         remote = ray.remote(Worker).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
         self.workers = [remote.remote(*self.about, place) for place in range(self.settings.count)]
         try:
