@@ -109,13 +109,16 @@ class Lockstep(Remote):
 
 
 class Asynchronous(Remote):
-    """The learner takes the next batch that is there, whatever its age, and publishes its parameters."""
+    """The learner takes the next batch that is there, whatever its age, and publishes its parameters. While it learns
+    from one, the next is on its way: neither to publish nor to fetch makes it wait."""
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
         self.expected = list(range(self.settings.count))
         """The number of the next batch of each actor that the learner has not had."""
         self.exchange: Any = None
+        self.coming: Any = None
+        """The next batch, asked for."""
         self.published: dict[int, float] = {}
         self.log: dict[str, list[Any]] = {"schedule": [], "age_s": []}
         self.total = dict.fromkeys(("learner_idle", "actor_busy", "actor_idle", "queued", "wall"), 0.0)
@@ -125,12 +128,12 @@ class Asynchronous(Remote):
         super().start()
         self.exchange = ray.remote(Exchange).options(num_cpus=0).remote(self.settings.queue, list(self.expected))
         self.loops = [worker.run.remote(self.exchange) for worker in self.workers]
+        self.coming = self.exchange.get.remote()
         self.begun = time.perf_counter()
 
     def act(self, step: int) -> Batch:
         try:
-            reference = ray.put(self.flat.numpy())
-            ray.get(self.exchange.publish.remote(step, [reference]))
+            self.exchange.publish.remote(step, [ray.put(self.flat.numpy())])
             self.published[step] = begun = time.perf_counter()
             message, queued, restarts = self._next()
         except RayError as error:
@@ -148,11 +151,12 @@ class Asynchronous(Remote):
 
     def _next(self) -> tuple[Message, int, int]:
         """The next batch; an actor that failed is an error, and so is none for long."""
-        coming, until = self.exchange.get.remote(), time.monotonic() + PATIENCE
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
-            ready, _ = ray.wait([coming, *self.loops], timeout=POLL)
-            if coming in ready:
-                return ray.get(coming)
+            ready, _ = ray.wait([self.coming, *self.loops], timeout=POLL)
+            if self.coming in ready:
+                batch, self.coming = ray.get(self.coming), self.exchange.get.remote()
+                return batch
             for loop in ready:
                 ray.get(loop)  # raises what it failed with
         raise ActorsLost(_what_to_do(f"no batch for {PATIENCE:.0f} s"))
