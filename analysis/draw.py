@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{name}: not in {runs}" + (f" at {asked.scale} scale" if asked.scale else ""))
         missing += 1
     for scale, names in every.items():
-        figures = [name for name in names if not asked.figures or name in asked.figures]
+        figures = [name for name in asked.figures or names if name in names]
         missing += _draw_and_tell(
             figures, runs, scale, asked.out or Path("figures", scale), asked.formats, asked.changed
         )

@@ -39,18 +39,21 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def measured(table: pd.DataFrame) -> str:
-    """How many times the samples per second of one process, in words."""
+    """Samples per second in one process, and how many times as many with actors elsewhere, in words."""
     said = []
     for key, group in table.groupby(["choice.task", *SETTING], dropna=False):
         inline = group.loc[group["actors"] == 0, "per_second"]
         row = dict(zip(["choice.task", *SETTING], key, strict=True))
-        for each in group[group["actors"] > 0].to_dict("records") if len(inline) else ():
-            said.append(
-                f"{row['choice.task']}, {style.label(row)}, {each['actors']} actors: "
-                f"{each['per_second'] / inline.iloc[0]:.2f} (acting {each['ratio']:.2g} times learning, the "
-                f"learner idle {each['idle']:.0%})"
-            )
-    return f"samples per second, over those of one process: {'; '.join(said)}"
+        if not len(inline):
+            continue
+        parts = [
+            f"{each['per_second'] / inline.iloc[0]:.2f} times with {each['actors']} actors (acting "
+            f"{each['ratio']:.2g} times learning, the learner idle {each['idle']:.0%})"
+            for each in group[group["actors"] > 0].to_dict("records")
+        ]
+        here = f"{row['choice.task']}, {style.label(row)}: {inline.iloc[0]:,.0f} in one process"
+        said.append(", ".join([here, *parts]))
+    return f"samples per second: {'; '.join(said)}"
 
 
 def plot(table: pd.DataFrame) -> Figure:

@@ -53,8 +53,9 @@ class Remote(Actor):
             before = signal.getsignal(signal.SIGTERM)
             try:
                 ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
-            except (ConnectionError, RuntimeError) as error:
-                raise ActorsLost(f"no Ray cluster for the actors ({error}); without RAY_ADDRESS a local one") from None
+            except (ConnectionError, RuntimeError, RayError) as error:
+                what = f"no Ray cluster for the actors ({_first_line(error)})"
+                raise ActorsLost(f"{what}; without RAY_ADDRESS a local one") from None
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, before)  # Ray's would end the process before the run is saved
         remote = ray.remote(Worker).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
@@ -184,10 +185,13 @@ class Asynchronous(Remote):
         super().close()
 
 
+def _first_line(error: object) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def _what_to_do(error: object) -> str:
-    reason = str(error).strip().splitlines()
     return (
-        f"the actors cannot be reached ({reason[0] if reason else type(error).__name__}); everything up to the last "
+        f"the actors cannot be reached ({_first_line(error)}); everything up to the last "
         "checkpoint is kept: the same command goes on from there, on $RAY_ADDRESS if it is set, else on this machine"
     )
 
