@@ -1,6 +1,7 @@
 """Publish finished experiments: plan, configs, logs and statuses, compressed, into results/.
 
     python -m experiments.publish joy_1 joy_3 --scale paper
+    python -m experiments.publish joy_8 --unfinished    # keep what is finished so far: `experiments.runs restore`
 
 Only what is whole is published: every planned seed finished, every record sound, every cell one that this code plans.
 """
@@ -12,7 +13,7 @@ import sys
 from pathlib import Path
 
 from experiments.plans import experiments, needed_now
-from kondo.lab.records import MANIFEST, Damaged, Experiment, Plan, Refused, check_whole, publish, read_experiment
+from kondo.lab.records import MANIFEST, Damaged, Experiment, Plan, Refused, check_whole, keep, publish, read_experiment
 from kondo.schema import ConfigError, nearest
 
 SCALES = ("smoke", "laptop", "paper")
@@ -31,11 +32,16 @@ def check_cells(name: str, plan: Plan, runs: Path) -> None:
         raise Refused(f"{name}: {count} cells differ from this code's at {plan.scale} scale; {'; '.join(words)}")
 
 
-def publishable(name: str, scale: str, runs: Path) -> Experiment:
-    """An experiment that is whole, or Refused, or Damaged."""
+def finished_so_far(name: str, scale: str, runs: Path) -> Experiment:
+    """An experiment's plan and its finished runs, or Refused, or Damaged."""
     if name not in experiments():
         raise Refused(f"{name}: no such experiment; {nearest(name, experiments())}")
-    found = read_experiment(runs, scale, name)
+    return read_experiment(runs, scale, name)
+
+
+def publishable(name: str, scale: str, runs: Path) -> Experiment:
+    """An experiment that is whole, or Refused, or Damaged."""
+    found = finished_so_far(name, scale, runs)
     check_whole(name, found)
     check_cells(name, found.plan, runs)
     return found
@@ -47,8 +53,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
     parser.add_argument("--scale", default="paper", choices=SCALES, help="whose plan to publish")
     parser.add_argument("--out", type=Path, default=Path("results"), help="where archives and manifest go")
+    parser.add_argument("--unfinished", action="store_true", help="keep what is finished of experiments that are not")
     asked = parser.parse_args(arguments)
     try:
+        if asked.unfinished:
+            for name in asked.experiments:
+                path = keep(asked.out, name, finished_so_far(name, asked.scale, asked.runs))
+                print(f"{path}: {path.stat().st_size:,} bytes")
+            return 0
         manifest = publish(asked.out, {name: publishable(name, asked.scale, asked.runs) for name in asked.experiments})
     except (Refused, Damaged, ConfigError) as problem:
         print(f"error: {problem}", file=sys.stderr)

@@ -4,6 +4,7 @@ python -m experiments.runs list [--status failed]
 python -m experiments.runs show 1ca975919c95            # a cell's key, or its first digits
 python -m experiments.runs clean --failed               # remove failed runs; the next sweep trains them anew
 python -m experiments.runs sync [--mode online]         # finished runs to W&B; what is there already is skipped
+python -m experiments.runs restore [joy_8]             # published runs, and unfinished experiments' kept ones, to runs/
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ from kondo.lab.records import (
     read_plans,
     read_run,
     read_status,
+    restore,
     run_folders,
     spent,
 )
-from kondo.schema import nearest
+from kondo.schema import ConfigError, nearest
 
 STATES = (*FINISHED, *UNFINISHED, "interrupted", "damaged")
 
@@ -111,6 +113,16 @@ def clean_failed(runs: Path) -> int:
     return 0
 
 
+def restore_runs(results: Path, runs: Path, only: list[str]) -> int:
+    """Runs of a results folder to a runs folder, so that what is published is not trained again."""
+    try:
+        new = restore(results, runs, only)
+    except (Damaged, ConfigError) as problem:
+        sys.exit(f"error: {problem}")
+    print(f"{len(new)} runs restored to {runs}; make reproduce finds them complete")
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="experiments.runs", description="What is in the runs folder.")
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="folder of run folders")
@@ -126,7 +138,12 @@ def main(arguments: list[str] | None = None) -> int:
     syncing.add_argument("--mode", choices=("offline", "online"), default="offline")
     syncing.add_argument("--project", default=PROJECT)
     syncing.add_argument("--dir", type=Path, help="W&B's files go to <dir>/wandb (default: the runs; of results, runs)")
+    restoring = commands.add_parser("restore", help="published and kept runs to the runs folder", parents=[either])
+    restoring.add_argument("experiments", nargs="*", help="which (default: all)")
+    restoring.add_argument("--results", type=Path, default=Path("results"), help="where they are")
     asked = parser.parse_args(arguments)
+    if asked.command == "restore":
+        return restore_runs(asked.results, asked.runs, asked.experiments)
     if not asked.runs.is_dir():
         sys.exit(f"error: {asked.runs}: no such folder")
     if asked.command == "sync":

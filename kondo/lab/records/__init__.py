@@ -8,7 +8,8 @@ runs/<task>/<cell>-s<first>-<last>/
 runs/plans/<scale>/<figure>.json
                     the cells that a figure shows
 
-A results folder holds the same, compressed, with a manifest: archive.py. Whatever reads runs reads either.
+A results folder holds the same, compressed, with a manifest: archive.py. Whatever reads runs reads either. Beside
+them are the finished runs of experiments that are not whole yet: unfinished.py.
 """
 
 from kondo.lab.records.archive import MANIFEST, is_results, opened, read_manifest
@@ -55,6 +56,7 @@ from kondo.lab.records.status import (
     status_age,
     write_status,
 )
+from kondo.lab.records.unfinished import keep, restore
 
 __all__ = [
     "BESIDE",
@@ -87,6 +89,7 @@ __all__ = [
     "has_checkpoint",
     "in_training",
     "is_results",
+    "keep",
     "key_of",
     "locked",
     "make_folder",
@@ -105,6 +108,7 @@ __all__ = [
     "read_runs",
     "read_status",
     "replacing",
+    "restore",
     "resumed_from",
     "run_folders",
     "run_path",

@@ -120,6 +120,11 @@ def check_whole(name: str, experiment: Experiment) -> None:
 # To archives
 
 
+def unfinished_path(results: Path, name: str) -> Path:
+    """Where the finished runs of an experiment that is not whole are kept: unfinished.py."""
+    return results / "unfinished" / f"{name}{SUFFIX}"
+
+
 def publish(results: Path, new: Mapping[str, Experiment]) -> Mapping[str, Any]:
     """Add experiments to a results folder, or replace them there; returns its manifest.
 
@@ -143,6 +148,8 @@ def publish(results: Path, new: Mapping[str, Experiment]) -> Mapping[str, Any]:
         if not (results / name).is_file() or (results / name).read_bytes() != content:
             with replacing(results / name) as file:
                 file.write(content)
+    for name in every:
+        unfinished_path(results, name).unlink(missing_ok=True)
     return manifest
 
 
