@@ -249,8 +249,11 @@ def twin_of(job: Job) -> Job | None:
     draw = random.Random(job.cell.key())
     schedule = [(step, step - min(step, draw.choice(ages))) for step in range(job.cell.steps)]
     plain = job.cell.plain()
-    said = plain["actor"]["report_probabilities"]
-    plain["actor"] = {"report_probabilities": said, "schedule": schedule_text(schedule)}
+    plain["actor"] = {
+        "report_probabilities": job.cell.actor.report_probabilities,
+        "pace": job.cell.actor.pace,
+        "schedule": schedule_text(schedule),
+    }
     return dataclasses.replace(
         job, cell=parse(plain), choices={**job.choices, "twin": 1}, name=f"{job.name}, simulated"
     )

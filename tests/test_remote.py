@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import ray
+import torch
 
 from analysis.experiments import async_age, async_throughput
 from experiments import jobs
@@ -320,7 +321,8 @@ def test_ages_are_counted_over_evaluations_and_runs():
 
 
 def test_throughput_is_samples_of_all_seeds_over_the_learner_s_seconds_and_actors_are_told_apart():
-    """Two seeds of 300 samples: 3 s here, of which 1.2 s are learning; 2 s with two actors, who took 2.4 s."""
+    """Two seeds of 300 samples: 3 s here, of which 1.2 s are learning; 2 s with two actors, who took 2.4 s; 4 s in one
+    process with batches of the same ages, on the mean over two such cells."""
     common = {"task": "m", "choice.task": "m", "method.name": "dg", "gate.rate": np.nan, "gate.price": np.nan}
     common |= {
         "gate.priority": np.nan,
@@ -335,15 +337,31 @@ def test_throughput_is_samples_of_all_seeds_over_the_learner_s_seconds_and_actor
     here = {"cell": "a", "seconds_rollout": 0.9}
     there = {"cell": "b", "seconds_rollout": 0.4, "actor.mode": "async", "actor.count": 2, "learner_idle": 0.8,
              "actor_busy": 2.4}  # fmt: skip
-    rows = [common | learning | each | {"seed": seed} for each in (here, there) for seed in (0, 1)]
-    table = async_throughput.select(pd.DataFrame(rows)).set_index("actors")
+    twins = [{"cell": cell, "seconds_rollout": taken, "choice.twin": 1} for cell, taken in (("c", 1.4), ("d", 1.4))]
+    rows = [common | learning | each | {"seed": seed} for each in (here, there, *twins) for seed in (0, 1)]
+    every = async_throughput.select(pd.DataFrame(rows))
+    assert every.loc[every["twin"] == 1, "per_second"].tolist() == pytest.approx([150])
+    table = every[every["twin"] == 0].set_index("actors")
     assert table["per_second"].to_dict() == pytest.approx({0: 200, 2: 300})
     assert table["ratio"].to_dict() == pytest.approx({0: 1.5, 2: 2.0})
     assert table["idle"].to_dict() == pytest.approx({0: 0, 2: 0.4})
     assert (
-        "200 in one process, 1.50 times with 2 actors (acting 2 times learning, the learner idle 40%)"
-        in async_throughput.measured(table.reset_index())
+        "200 in one process (acting 1.5 times learning), 1.50 times with 2 actors, 2.00 of its twin's (acting 2 times "
+        "learning, the learner idle 40%)" in async_throughput.measured(every)
     )
+
+
+def test_a_slow_environment_slows_acting_and_changes_nothing_else(monkeypatch):
+    slept = []
+    monkeypatch.setattr("kondo.lab.actor.time.sleep", slept.append)
+    usual, slow = (Engine(cell(steps=12, **pace), [0, 1]) for pace in ({}, {"pace": 30.0}))
+    for _ in range(12):
+        usual.advance()
+        slow.advance()
+    computed = float(slow.ledger.totals()["seconds_rollout"].sum())
+    assert len(slept) == 12
+    assert sum(slept) == pytest.approx(29 * computed, rel=0.3)
+    assert torch.equal(usual.learner.flat, slow.learner.flat)
 
 
 def test_a_simulated_twin_has_the_ages_of_all_runs_of_its_cell_in_another_order(monkeypatch):

@@ -6,6 +6,7 @@ that is done: here, or in another process (kondo/lab/remote).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,13 +105,20 @@ class Actor:
     """Samples a batch per step with the learner's parameters as they are, or were.
 
     schedule: which batch each step learns from and how old its parameters are, in the place of frictions' ages.
+    pace: how many times as long as it computes it takes for a batch.
     """
 
     def __init__(
-        self, task: Task, frictions: Sequence[Friction], streams: Streams, flat: Tensor, schedule: Schedule = ()
+        self,
+        task: Task,
+        frictions: Sequence[Friction],
+        streams: Streams,
+        flat: Tensor,
+        schedule: Schedule = (),
+        pace: float = 1.0,
     ) -> None:
         self.task, self.frictions, self.streams, self.flat = task, frictions, streams, flat
-        self.policy, self.schedule = task.policy(), schedule
+        self.policy, self.schedule, self.pace = task.policy(), schedule, pace
         delay = sum(friction.longest_delay() for friction in frictions)
         if schedule:
             delay = max(1, max(step - version for step, (_, version) in enumerate(schedule)))
@@ -122,9 +130,13 @@ class Actor:
 
     def act(self, step: int) -> Batch:
         """Sample the batch of a step, and remember the present parameters where that may be needed later."""
+        begun = time.perf_counter()
         if self.past is not None:
             self.past.record(step, self.flat)
-        return self.batch(step)
+        batch = self.batch(step)
+        if self.pace > 1:
+            time.sleep((self.pace - 1) * (time.perf_counter() - begun))
+        return batch
 
     @torch.no_grad()
     def batch(self, step: int) -> Batch:

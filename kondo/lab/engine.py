@@ -32,7 +32,8 @@ def actor_of(cell: Cell, streams: Streams, flat: Tensor, data: Path | str) -> Ac
     """The actor of a cell: here, or a stand-in for those elsewhere."""
     if cell.actor.mode == "inline":
         assert isinstance(cell.task, Task)
-        return Actor(cell.task, cell.frictions, streams, flat, parse_schedule(cell.actor.schedule))
+        schedule = parse_schedule(cell.actor.schedule)
+        return Actor(cell.task, cell.frictions, streams, flat, schedule, cell.actor.pace)
     available(cell.actor.mode)
     from kondo.lab.remote.actors import KINDS  # needs Ray
 

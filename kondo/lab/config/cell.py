@@ -45,7 +45,7 @@ class ActorSettings:
     queue: int = knob(2, low=1, later=True)
     """async: how many batches may wait for the learner; then actors wait."""
     pace: float = knob(1.0, low=1, later=True)
-    """async: how many times as long as its computing takes an actor needs for a batch."""
+    """inline, async: how many times as long as its computing takes an actor needs for a batch: a slow environment."""
     fault: str = knob("none", choices=("none", *MISCOMPUTED, "slow", "killed", "cut_off"), later=True)
     """async, and bf16, int8 and junk in lockstep, too: what is wrong with the first actor. bf16, int8: rounds its
     weights; junk: action 0 always, and sure of it; slow: takes four times as long; killed: in its third batch, again

@@ -52,7 +52,8 @@ LACKS: dict[str, Callable[[Cell], str]] = {
 
 ASKED = {
     "count": ("lockstep", "async"),
-    **dict.fromkeys(("queue", "pace"), ("async",)),
+    "queue": ("async",),
+    "pace": ("inline", "async"),
     "fault": ("async", "lockstep"),
     "schedule": ("inline", "lockstep"),
 }
