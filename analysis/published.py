@@ -30,13 +30,28 @@ def published(source: str, place: str, quantity: str) -> pd.DataFrame:
     return pd.concat([points, pd.DataFrame(printed, index=points.index)], axis=1)
 
 
-def of(points: pd.DataFrame, setting: Mapping[str, Any]) -> pd.DataFrame:
+def of(points: pd.DataFrame, setting: Mapping[Any, Any]) -> pd.DataFrame:
     """The points of a setting: a method with its rate or its price."""
     return matching(points, {column: _none(setting.get(column)) for column in SETTING})
 
 
 def _none(value: Any) -> Any:
     return None if value is None or value != value else value
+
+
+def beside(frame: pd.DataFrame, theirs: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Ours at each published point, the mean over seeds, interpolated as `distance` does; a seed that diverged has an
+    error of 1. Points beyond our last evaluation, and of methods that were not trained, are left out."""
+    rows: list[dict[Any, Any]] = []
+    for _, points in theirs.groupby(SETTING, dropna=False, sort=False):
+        runs = of(frame, points.iloc[0].to_dict())
+        means = runs.assign(**{value: runs[value].fillna(1.0)}).groupby("forward")[value].mean()
+        means = means[(means > 0) & (means.index > 0)]
+        for point in points.sort_values("forward").to_dict("records"):
+            if len(means) and means.index[0] <= point["forward"] <= means.index[-1]:
+                there = np.exp(np.interp(np.log(point["forward"]), np.log(means.index), np.log(means)))
+                rows.append({**point, "ours": float(there)})
+    return pd.DataFrame(rows, columns=[*SETTING, "forward", "value", "ours"])
 
 
 def distance(ours: pd.DataFrame, theirs: pd.DataFrame, value: str) -> float:

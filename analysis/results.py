@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from analysis.draw import draw_all, figures_by_scale
 from analysis.experiments import claims, experiments
 from analysis.judge import NOT_RUN
 from analysis.load import read_figure
+from analysis.style import label
 from kondo.lab.interrupts import quietly
 from kondo.lab.records import read_manifest
 
@@ -52,9 +55,11 @@ def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[
         lines += ["| part | outcome |", "|---|---|"] if record["parts"] else []
         lines += [f"| {_cell(part)} | {OUTCOMES[outcome]} |" for part, outcome in record["parts"].items()]
         lines += [""]
+    frame, _ = read_figure(results, entry["scale"], name)
     if not records:
-        frame, _ = read_figure(results, entry["scale"], name)
         lines += [f"**Measured.** {module.measured(module.select(frame))}", ""]
+    if "beside" in vars(module):
+        lines += point_by_point(module.beside(frame))
     lines += [
         "## Provenance",
         "",
@@ -69,6 +74,28 @@ def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[
         *(f"| {_cell(cell['name'])} | {cell['seeds']} | {cell['seconds']['total']:,.0f} |" for cell in cells.values()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def point_by_point(table: pd.DataFrame) -> list[str]:
+    """Published points and ours at the same forward passes, a column per method."""
+    lines = ["## Point by point", "", "Published, ours at as many forward passes, and ours over theirs.", ""]
+    columns = list(dict.fromkeys(label(row) for row in table.to_dict("records")))
+    cells = {
+        (
+            row["forward"],
+            label(row),
+        ): f"{_error(row['value'])} · {_error(row['ours'])} · ×{row['ours'] / row['value']:.2f}"
+        for row in table.to_dict("records")
+    }
+    lines += [f"| forward passes | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for forward in sorted(set(table["forward"])):
+        lines.append(f"| {forward:,.0f} | " + " | ".join(cells.get((forward, each), "") for each in columns) + " |")
+    return [*lines, ""]
+
+
+def _error(value: float) -> str:
+    """An error to three digits, however small."""
+    return f"{100 * value:.3g}%"
 
 
 def index(records: list[dict[str, Any]], entries: Mapping[str, Any]) -> str:

@@ -63,6 +63,24 @@ def test_points_of_a_setting_are_told_by_method_rate_and_price():
 # How far
 
 
+def test_beside_each_point_stands_our_mean_over_seeds_there_and_points_that_we_do_not_reach_are_left_out():
+    setting = {"method.name": "dgk", "gate.rate": 0.03, "gate.price": np.nan}
+    other = {"method.name": "pg", "gate.rate": np.nan, "gate.price": np.nan}
+    beyond = pd.DataFrame({"forward": [50.0, 1000.0, 3162.28, 20_000.0], "value": [0.9, 0.1, 0.07, 0.05]})
+    theirs = pd.concat(
+        [beyond.assign(**setting), POINTS.assign(**other), POINTS.assign(**setting | {"gate.rate": 0.5})]
+    )
+    runs = pd.concat([seeds([0.4, 0.2, 0.05], 0.2).assign(**setting), seeds([0.4, 0.1, 0.05]).assign(**other)])
+    found = published.beside(runs, theirs, "error")
+    assert found["forward"].to_list() == [1000.0, 3162.28, 100.0, 1000.0, 10_000.0]
+    middle = math.sqrt(0.2 * 0.05)  # of the second interval, on logarithmic axes
+    assert found["ours"].to_list() == pytest.approx([0.2, middle, 0.4, 0.1, 0.05], rel=1e-4)
+    assert found["value"].to_list() == [0.1, 0.07, 0.4, 0.1, 0.05]
+    lost = published.beside(seeds([0.4, 0.1, 0.05], lost=[0]).assign(**other), POINTS.assign(**other), "error")
+    assert lost["ours"].iloc[1] == pytest.approx((0.1 * (SEEDS - 1) + 1) / SEEDS)
+    assert published.beside(runs, theirs.iloc[:0], "error").empty
+
+
 @pytest.mark.parametrize("off", [1.0, 2.0, 0.5, 3.7])
 def test_a_curve_that_is_a_multiple_of_the_points_is_as_many_times_away_in_either_direction(off):
     away = max(off, 1 / off)

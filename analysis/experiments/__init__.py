@@ -4,6 +4,7 @@
     plot(table) → the figure
     measured(table) → what it shows, in words, where no claim is decided by it
     @claim(…) check(frame) → a finding, for each claim that it decides
+    beside(frame) → ours at every published point, where there is a published curve
 
 A module that is here is drawn, judged and reported; there is no list of them. Judging imports no matplotlib.
 """

@@ -74,6 +74,10 @@ def plot(table: pd.DataFrame) -> Figure:
     return figure
 
 
+def beside(frame: pd.DataFrame) -> pd.DataFrame:
+    return published.beside(frame, published.published(published.JOY_PAPER, "Fig. 1", "error"), "train_error")
+
+
 @claim(
     "J5",
     "MNIST: DG-K at 3% matches DG per forward pass and needs about 100 times fewer backward passes",

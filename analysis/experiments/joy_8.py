@@ -134,6 +134,11 @@ def _zero(axes: Axes, means: pd.DataFrame) -> None:
     axes.legend(fontsize=7)
 
 
+def beside(frame: pd.DataFrame) -> pd.DataFrame:
+    theirs = published.published(published.JOY_PAPER, "Fig. 8", "reward_error")
+    return published.beside(having(frame, BY).query("`gate.unit` != 'token'"), theirs, "error")
+
+
 WHERE = REVERSAL | {"task.length": 10, "task.vocab": 2, "task.credit": "to_first_error", "task.kappa": 1.0}
 
 
