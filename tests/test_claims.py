@@ -11,7 +11,7 @@ from analysis import judge, plots, published, report, settings, stats, tables
 from analysis.judge import INCONCLUSIVE, MIN_SEEDS, NOT, NOT_RUN, PARTLY, REPRODUCED
 from analysis.stats import Interval
 from kondo.lab.tasks import TASKS
-from tests import test_claims_reversal, test_claims_studies
+from tests import test_claims_language, test_claims_reversal, test_claims_studies
 from tests.worlds import CLAIMS, PATTERNS, SEEDS, World, dgk, frame, rename, runs, traced
 
 MNIST = {"task.name": "mnist", "task.dataset": "mnist", "task.batch": 100, "task.baseline": "confidence"}
@@ -236,7 +236,7 @@ for claim_id, task in FRONTS.items():
         World(claim_id, "better, no cheaper", lambda task=task: front(task, 0.02, backward=1e6), NOT, "ff"),
         World(claim_id, "below PG alone", lambda task=task: front(task, 0.02, dg=0.01), PARTLY, "hf", 0.01),
     ]
-EVERY = [*WORLDS, *test_claims_reversal.WORLDS, *test_claims_studies.WORLDS]
+EVERY = [*WORLDS, *test_claims_reversal.WORLDS, *test_claims_studies.WORLDS, *test_claims_language.WORLDS]
 TRUE = {world.claim: world for world in EVERY if world.name == "true"}
 
 
@@ -315,6 +315,7 @@ def test_few_seeds_are_inconclusive(id):
 def test_a_claim_says_which_version_of_which_paper_it_is_from_and_its_columns_exist(id):
     claim = CLAIMS[id]
     papers = {"J": "2603.20526v1", "D": "2603.20521v", "R": "kondo-gate's repository", "G": "2603.14608v1"}
+    papers |= {"L": "measured here"}
     others = {"DG-gate": papers["J"], "J9-unit": "measured here", "T1": "2604.06159"}
     assert claim.version.startswith(others.get(id) or papers[id[0]])
     assert ("withdrawn in v2" in claim.version) == (id in ("D2", "D2-bandit", "D3", "D3-mnist"))

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from analysis import plots, style
+from analysis.judge import Finding, below, by_setting, claim, found, points, scope, share, times, unready, within
 from analysis.load import final
-from analysis.tables import aggregate, having
+from analysis.settings import FREE, PG, Columns, Settings, gate, method
+from analysis.stats import factor, paired
+from analysis.tables import aggregate, having, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,19 +55,6 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(name=[name(row) for row in table.to_dict("records")])
 
 
-def measured(table: pd.DataFrame) -> str:
-    """What a step of each costs, which share of it the backward pass is, and where it ends, in words."""
-    ends = table[table["kind"] == "end"].sort_values("error")
-    said = []
-    for row in ends.to_dict("records"):
-        spent = sum(row[phase] for phase in SECONDS)
-        said.append(
-            f"{row['name']}: {plots.error(row)}, {spent / row['step']:.2g} s a step of which the backward pass "
-            f"{row['seconds_backward'] / spent:.0%}, {row['graph_mib']:.0f} MiB in a graph at most"
-        )
-    return f"1 − π(right answer), cost of a step: {'; '.join(said)}"
-
-
 def plot(table: pd.DataFrame) -> Figure:
     figure, ((first, second), (third, fourth)) = plots.panels(2, 2)
     curves, ends = table[table["kind"] == "curve"], table[table["kind"] == "end"].sort_values("error")
@@ -87,6 +77,109 @@ def plot(table: pd.DataFrame) -> Figure:
     _bars(fourth, ends)
     style.note(figure, ends)
     return figure
+
+
+SUMS = {"task.name": "language", "task.model": "smollm2", "task.problem": "chain_sum"}
+HERE = "measured here; the papers leave language models open"
+EQUAL = 0.02
+"""Errors of a language model that differ by less than two points count as equal."""
+
+
+def kept(rate: float, priority: str = "delight") -> Columns:
+    return {**gate(rate), "gate.priority": priority, "gate.reserve": 0.0}
+
+
+@claim(
+    "L1",
+    "SmolLM2, one-digit sums: DG is nearly neutral: by token or by answer, scaled or not, it ends where PG does",
+    "reported by others who tried DG on language models",
+    "llm_rlvr",
+    version=HERE,
+    where=SUMS,
+)
+def neutral(frame: pd.DataFrame) -> Finding:
+    """Each way of DG ends within two points of PG, at 95%."""
+    ways: Settings = {name: method("dg", **{"task.delight": name}) for name in WORDS}
+    errors = by_setting(frame, "error", {"pg": PG, **ways})
+    if few := unready(errors, {"pg": PG, **ways}):
+        return few
+    gaps = {way: paired(errors[way], errors["pg"]) for way in ways}
+    parts = [(f"DG{WORDS[way]} within two points: {points(gap)}", within(gap, 0, EQUAL)) for way, gap in gaps.items()]
+    ends = ", ".join(f"DG{WORDS[way]} {share(errors[way].mean())}" for way in ways)
+    return found(parts, f"PG ends at {share(errors['pg'].mean())}, {ends}", gaps["token"], **scope(frame, errors))
+
+
+@claim(
+    "L2",
+    "SmolLM2, one-digit sums: at the same rate a gate by delight ends below one by advantage alone and one by chance",
+    "–",
+    "llm_rlvr",
+    version=HERE,
+    where=SUMS,
+)
+def delight_chooses(frame: pd.DataFrame) -> Finding:
+    """At ρ = 10% and 30%, the paired difference in final error is below 0, at 95%."""
+    rates, others = (0.1, 0.3), {"advantage": "advantage alone", "uniform": "chance"}
+    settings = {f"{rate:.0%} {by}": kept(rate, by) for rate in rates for by in ("delight", *others)}
+    errors = by_setting(frame, "error", settings)
+    if few := unready(errors, settings):
+        return few
+    gaps = {
+        (rate, by): paired(errors[f"{rate:.0%} delight"], errors[f"{rate:.0%} {by}"]) for rate in rates for by in others
+    }
+    parts = [
+        (f"{rate:.0%}: delight below {others[by]}: {points(gap)}", below(gap, 0)) for (rate, by), gap in gaps.items()
+    ]
+    ends = "; ".join(
+        f"{rate:.0%}: delight {share(errors[f'{rate:.0%} delight'].mean())}, "
+        + ", ".join(f"{words} {share(errors[f'{rate:.0%} {by}'].mean())}" for by, words in others.items())
+        for rate in rates
+    )
+    return found(parts, ends, gaps[0.1, "advantage"], **scope(frame, errors))
+
+
+@claim(
+    "L3",
+    "SmolLM2, one-digit sums: the gate at 10% halves the seconds of a step, and ends where PG does",
+    "–",
+    "llm_rlvr",
+    version=HERE,
+    where=SUMS,
+)
+def gate_saves_seconds(frame: pd.DataFrame) -> Finding:
+    """Seconds of all phases, those of PG over those of DG-K, are at least twice as many, at 95%; and the final error is
+    less than two points above PG's."""
+    settings: Settings = {"pg": PG, "gate": kept(0.1)}
+    errors = by_setting(frame, "error", settings)
+    if few := unready(errors, settings):
+        return few
+    frame = frame.assign(spent=seconds(frame))
+    spent = by_setting(frame, "spent", settings)
+    saved, gap = factor(spent["gate"], spent["pg"]), paired(errors["gate"], errors["pg"])
+    return found(
+        [
+            (f"a step takes less than half of PG's seconds: {times(saved)}", below(saved, 0.5)),
+            (f"ends less than two points above PG: {points(gap)}", below(gap, EQUAL)),
+        ],
+        f"final error {share(errors['gate'].mean())} against PG's {share(errors['pg'].mean())}; {step_costs(frame)}",
+        saved,
+        **scope(frame, errors),
+    )
+
+
+def step_costs(frame: pd.DataFrame) -> str:
+    """What a step costs without a gate and with one, and how much of it is the backward pass, in words."""
+    settings = {"PG": PG, "DG-K 30%": kept(0.3), "DG-K 10%": kept(0.1), "DG-K λ=0": {**FREE, "gate.reserve": 0.0}}
+    steps = int(frame["steps"].max())
+    spent, back, held = (
+        by_setting(frame, column, settings).mean() for column in ("spent", "seconds_backward", "graph_mib")
+    )
+    return "; ".join(
+        f"{name}: {spent[name] / steps:.2g} s a step, of which the backward pass {back[name] / spent[name]:.0%}, "
+        f"{held[name]:,.0f} MiB in a graph at most"
+        for name in settings
+        if name in spent
+    )
 
 
 def look(row: Mapping[Any, Any]) -> tuple[str, Any]:
