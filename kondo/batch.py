@@ -36,6 +36,7 @@ class Batch:
             if not isinstance(value, Tensor) and (value is not None or name in ("input_ids", "actions", "advantages")):
                 raise TypeError(f"{name}: expected a tensor, got {type(value).__name__}.")
         self._check_shapes()
+        self._check_values()
         if self.actions.is_floating_point() or self.actions.dtype == torch.bool:
             raise TypeError(f"actions: expected whole numbers, tokens that were chosen; got {self.actions.dtype}.")
         decided = torch.ones_like(self.actions, dtype=torch.bool) if self.decided is None else self.decided.bool()
@@ -49,6 +50,26 @@ class Batch:
         if (decided & ~real).any():
             raise ValueError("action_mask: 1 where attention_mask is 0; a decision needs a token that it follows.")
         return replace(self, actions=self.actions.clamp(min=0).long(), advantages=self.advantages.detach())
+
+    def has_holes(self) -> bool:
+        """Whether there is padding between the tokens of a row."""
+        mask = self.attention_mask
+        if mask is None or mask.dim() != 2 or mask.shape[1] < 2:
+            return False
+        return bool(((mask[:, 1:] != mask[:, :-1]).sum(-1) + (mask[:, 0] != 0) + (mask[:, -1] != 0) > 2).any())
+
+    def _check_values(self) -> None:
+        """Masks are 0 or 1, tokens are whole numbers, and no probability is above one."""
+        for name in ("attention_mask", "action_mask"):
+            mask = getattr(self, name)
+            if mask is not None and ((mask != 0) & (mask != 1)).any():
+                raise ValueError(f"{name}: expected 0 or 1, got {mask[(mask != 0) & (mask != 1)][0].item():g}.")
+        if self.actions.dim() == 2 and self.input_ids.dim() == 2 and self.input_ids.is_floating_point():
+            raise TypeError(f"input_ids: expected whole numbers, tokens; got {self.input_ids.dtype}.")
+        if self.log_probs is not None and (self.log_probs > 1e-3).any():
+            raise ValueError(
+                f"log_probs: {self.log_probs.max().item():g} is the logarithm of no probability; expected log π <= 0."
+            )
 
     def _check_shapes(self) -> None:
         """Every tensor has the shape that the actions ask for."""
@@ -79,7 +100,7 @@ class Decision:
     weights: Tensor  # the shape of actions: 0 where nothing is trained
     size: int  # how many decisions the batch has, in all processes: what a loss is divided by
     kept: int  # how many of them are trained, in all processes
-    nan_rows: int  # rows of this process with a NaN, which are never kept
+    nonfinite: int  # units of this process whose numbers are not finite, which are never kept
 
     @property
     def keep(self) -> Tensor:

@@ -18,7 +18,6 @@ import time
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from queue import Empty
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -249,12 +248,14 @@ class FilteredQueue:
         """The next sample that is kept; `queue.Empty` when there is none in time."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                raise Empty
-            sample = self._queue.get(block, left)
+            left = None if end is None else max(0.0, end - time.monotonic())
+            sample = self._queue.get(block, left) if left != 0 else self._queue.get(False)  # what is there is had
             if self._keep.keep(*self._read(sample)):
                 return sample
+
+    def get_nowait(self) -> Any:
+        """The next sample that is kept of those that are there; `queue.Empty` when there is none."""
+        return self.get(False)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)

@@ -10,7 +10,8 @@ What the gate decides at the edges:
 - every delight is zero: there is nothing to learn, none is kept, at any rate or price;
 - ρ = 1: every unit is kept (λ = −∞), exactly policy gradient;
 - a rate keeps exactly k = max(1, ⌊ρn⌋) of n units; ties at the price go to the lowest index;
-- a reserve of r leaves max(1, ⌊(1 − r)ρn⌋) of the k to the price and draws the others at random;
+- a reserve of r leaves max(1, ⌊(1 − r)ρn⌋) of the k to the price and draws the others at random; one that is unbiased
+  draws at least one, if need be beside the k;
 - a floor of f keeps what the price or the coin would skip with chance f, beside what a rate buys;
 - a fixed price keeps what is strictly above it, so λ = 0 keeps exactly the positive delights;
 - NaN rewards and infinite surprisal (log π = −∞): no finite gradient, so never kept and never part of a quantile.
@@ -30,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from kondo import packing, pricing, scaling
+from kondo.batch import Batch
 from kondo.parallel import gathered, summed
 from kondo.pricing import GateState, KondoGateOutput, Units
 from kondo.priorities import PRIORITIES as PRIORITIES
@@ -192,8 +194,9 @@ class KondoGate(nn.Module):
 
         The model may be a cheaper one than is trained: quantised, of fewer layers, distilled, or old.
         """
-        log_probs = packing.log_probs(model, input_ids, actions, attention_mask, micro_tokens)
-        output, _ = self.decide(log_probs, advantages, attention_mask if action_mask is None else action_mask)
+        batch = Batch(input_ids, actions, advantages, attention_mask, action_mask).checked()
+        log_probs = packing.log_probs(model, input_ids, batch.actions, attention_mask, micro_tokens)
+        output, _ = self.decide(log_probs, batch.advantages, batch.decided)
         output.action_log_probs = log_probs
         return output
 
@@ -211,6 +214,9 @@ class KondoGate(nn.Module):
         """
         if logits.dim() not in (2, 3):
             raise ValueError(f"Expected logits of dim 2 or 3, got {logits.dim()}")
+        actions = Batch(actions, actions, advantages, attention_mask).checked().actions
+        if logits.shape[:-1] != actions.shape:
+            raise ValueError(f"logits {tuple(logits.shape)}: expected those of actions {tuple(actions.shape)}.")
         log_probs = action_log_probs(logits, actions)
         output, weights = self.decide(log_probs, advantages, attention_mask)
         output.gated_policy_loss = gated_sum(log_probs, per_entry(advantages, log_probs), weights) / batch_size(
@@ -237,6 +243,17 @@ class KondoGate(nn.Module):
         if weights.dim() < log_probs.dim():
             weights = weights.unsqueeze(-1).expand_as(log_probs)
         return output, weights if attention_mask is None else weights * attention_mask
+
+
+def too_few(settings: GateSettings, units: int) -> str | None:
+    """What there is to say where a rate is of less than one unit of a batch; None: nothing."""
+    rate = settings.rate
+    if rate is None or not units or rate * units >= 1 - 1e-9 or settings.history or settings.calibrated:
+        return None
+    return (
+        f"rate: {rate:g} of {units} is less than one, and the gate keeps one, {1 / units:.1%}; "
+        "with history= the price looks back on past batches too, and the rate holds over time."
+    )
 
 
 def batch_size(log_probs: Tensor, attention_mask: Tensor | None) -> Tensor | int:

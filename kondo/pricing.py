@@ -102,6 +102,9 @@ def entries(
     noise: Callable[[], Tensor] | None = None,
 ) -> Units:
     """Every decision as a unit by itself: χ = U · ℓ unless it is given, and the priority that is asked for."""
+    for name, value in (("log_probs", log_probs), ("advantages", advantages)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name}: expected a tensor, got {type(value).__name__}.")
     log_probs, advantages = log_probs.detach(), advantages.detach()
     if advantages.shape != log_probs.shape:
         raise ValueError(
@@ -227,7 +230,8 @@ def tossed(units: Units, chance: Tensor, settings: GateSettings, coin: Tensor | 
 def reserve(units: Units, kept: Tensor, settings: GateSettings, coin: Tensor | None) -> Tensor:
     """G of m units drawn at random from the N that are not kept: 1, or N/m, which is one over the chance of each.
 
-    m = ⌊ρn⌋ − ⌊(1 − r)ρn⌋, each at least 1; of failures alone, those of negative delight.
+    m = ⌊ρn⌋ − ⌊(1 − r)ρn⌋, each at least 1; of failures alone, those of negative delight. Where that is none of a small
+    batch, a plain reserve draws none, the others one beside what the rate buys: nothing else would be unbiased.
     """
     assert coin is not None
     assert settings.rate is not None
@@ -237,6 +241,8 @@ def reserve(units: Units, kept: Tensor, settings: GateSettings, coin: Tensor | N
         left = left & (units.delight < 0)
     count = units.count()
     most = share(settings.rate, count) - share(settings.ranked, count)
+    if settings.reserve_mode != "plain":
+        most = most.clamp(min=1) if isinstance(most, Tensor) else max(1, most)
     order = torch.where(left, coin, torch.inf).argsort(dim=-1, stable=True).argsort(dim=-1)
     drawn = left & (order < most)
     weight = drawn.to(coin.dtype)

@@ -26,7 +26,7 @@ class GateOptions:
     """With a history: keep everything until this many priorities have been seen."""
     max_consecutive_drops: int | None = knob(None, low=0)
     """After this many batches in a row that had something to teach and kept nothing, the next such batch keeps its best
-    unit, whatever the price; None: never."""
+    unit, whatever the price and at weight 1, which no expectation of a reserve or a floor counts; None: never."""
     calibrated: bool = knob(False)
     """A rate's price in the Bernoulli and soft modes: that of the hard mode (False), or the one at which σ((χ − λ)/η)
     is ρ on average, so that the rate is what is paid for (True)."""
@@ -95,7 +95,7 @@ def check(settings: GateSettings, spell: Callable[[str], str] = str, *, strict: 
         value, limits = getattr(settings, field.name), field.metadata["limits"]
         try:
             check_range(value, limits, field.name)
-        except ConfigError:
+        except (ConfigError, TypeError):  # out of its range, or nothing that has one
             raise ConfigError(f"{spell(field.name)} must be {described(limits)}; got {value!r}.") from None
     said = {field.name: f"{spell(field.name)}={getattr(settings, field.name)}" for field in fields(settings)}
     either = f"specify either {spell('rate')} or {spell('price')}"

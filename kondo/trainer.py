@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from kondo import packing
 from kondo.batch import Batch, Decision
-from kondo.gate import KondoGate, KondoGateConfig, gated_sum, per_entry
+from kondo.gate import KondoGate, KondoGateConfig, gated_sum, per_entry, too_few
 from kondo.parallel import check_equal, clip, highest, is_sharded, sharded, sum_gradients, summed, unwrapped
 
 if TYPE_CHECKING:
@@ -47,10 +48,11 @@ class KondoTrainer:
     takes part. Of a model in DistributedDataParallel only the model is used, not its gradient hooks.
     max_grad_norm: gradients are scaled down to this norm, that of all parameters and shards together.
     scheduler: of the learning rate; it takes a step with each of the optimizer's.
-    extra_loss: `(log_probs, output, mask, pack) → Σ` over the decisions of a pack that are kept (mask is 1), added to
-    their loss and divided like it by the size of the whole batch: a KL or entropy term, a router's loss.
+    extra_loss: `(log_probs, output, weights, pack) → Σ` over the decisions of a pack, times their weights, added to
+    their loss and divided like it by the size of the whole batch: a KL or entropy term, a router's loss. A weight is 0
+    where a decision is skipped and 1 where it is kept, unless the gate is soft or weighs by inverse chances.
     `pack.decisions(x)` brings a tensor of the batch to the shape of log_probs.
-    backward: in place of `loss.backward()`, such as `accelerator.backward`.
+    backward: in place of `loss.backward()`, such as `accelerator.backward`; accumulation is the trainer's.
     """
 
     def __init__(
@@ -82,14 +84,21 @@ class KondoTrainer:
             raise ValueError("accumulate and micro_tokens must be >= 1.")
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm must be > 0; got {max_grad_norm}.")
-        if gate is not None and settings:
-            raise ValueError(f"{', '.join(settings)}: the gate that is given has settings of its own.")
-        self.model = unwrapped(model, group)
-        if extra_loss is None and getattr(getattr(self.model, "config", None), "output_router_logits", False):
+        given = {"gate_rate": gate_rate, "temperature": temperature, "price": price, "hard": hard}
+        given |= {"deterministic": deterministic}
+        if gate is not None and (unread := [*_changed(given), *settings]):
+            raise ValueError(f"{', '.join(unread)}: the gate that is given has settings of its own.")
+        if optimizer is not None and _changed({"lr": lr}):
+            raise ValueError(f"lr={lr}: the optimizer that is given has its own.")
+        steps = getattr(getattr(backward, "__self__", None), "gradient_accumulation_steps", 1)
+        if steps != 1:
             raise ValueError(
-                "model: its router's loss is about all tokens, and only the kept ones pass. Set "
-                "model.config.output_router_logits = False, or take output.aux_loss into extra_loss."
+                f"backward: its Accelerator has gradient_accumulation_steps={steps} and would divide each loss by it; "
+                f"make it with 1, and the trainer with accumulate={steps}."
             )
+        self.model = unwrapped(model, group)
+        if extra_loss is None:
+            _refuse_router(self.model)
         rate = gate_rate if price is None else None
         self.gate = gate or KondoGate(KondoGateConfig(rate, price, temperature, hard, deterministic, **settings), group)
         if self.gate.group is not group:
@@ -126,8 +135,8 @@ class KondoTrainer:
         Where nothing is kept there is no backward pass and the optimizer takes no step.
 
         Returns loss, gate_rate, price, mean_delight, how many rows and tokens were in the graph (backward_rows,
-        backward_tokens), nan_rows (left out: a NaN among their log-probabilities or advantages), and where there are
-        such, extra_loss and grad_norm; rows, tokens and delight are this process's own.
+        backward_tokens), nonfinite (rows, or units of the gate, left out: their log-probabilities or advantages are not
+        finite), and where there are such, extra_loss and grad_norm; rows, tokens and delight are this process's own.
         """
         batch = Batch(input_ids, actions, advantages, attention_mask, action_mask, log_probs)
         decision = self._screen(batch.checked())
@@ -167,23 +176,40 @@ class KondoTrainer:
                 )
             output, weights = self.gate.decide(seen, batch.advantages, batch.decided)
         decided = torch.ones_like(seen, dtype=torch.bool) if batch.decided is None else batch.decided.bool()
-        nan = (seen.isnan() | per_entry(batch.advantages, seen).isnan()) & decided
-        rows = int((nan if nan.dim() == 1 else nan.any(-1)).sum())
-        units = decided if output.gate_weights.dim() == seen.dim() else decided.any(-1)
+        wrong = ~(seen.isfinite() & per_entry(batch.advantages, seen).isfinite()) & decided
+        units = decided
+        if output.gate_weights.dim() < seen.dim():
+            wrong, units = wrong.any(-1), decided.any(-1)
         counts = torch.stack([decided.sum(), (weights != 0).sum(), units.sum()])
         size, kept, count = summed(counts, self.group).tolist()
-        decision = Decision(batch, output, weights, size, kept, rows)
+        decision = Decision(batch, output, weights, size, kept, int(wrong.sum()))
         self._warn(decision, count)
         return decision
 
     def backward(self, decision: Decision) -> dict[str, float]:
         """Forward and backward on the rows that are kept, pack by pack; gradients are added up, not yet divided."""
+        if self.extra_loss is None:
+            _refuse_router(self.model)
         if self.accumulated == 0:
-            self.optimizer.zero_grad()
+            for p in self._parameters():  # a prepared optimizer's zero_grad may do nothing
+                p.grad = None
             self.size = self.kept = 0
+        try:
+            stats = self._backward(decision)
+        except BaseException:  # what the batch has added cannot be told from the rest: the accumulation begins anew
+            self.accumulated = 0
+            raise
         self.accumulated += 1
         self.size += decision.size
         self.kept += decision.kept
+        return stats
+
+    def _parameters(self) -> list[nn.Parameter]:
+        """The model's, and what else the optimizer holds, such as a head that only extra_loss uses."""
+        held = (p for group in self.optimizer.param_groups for p in group["params"])
+        return list({id(p): p for p in (*self.model.parameters(), *held)}.values())
+
+    def _backward(self, decision: Decision) -> dict[str, float]:
         batch, weights = decision.batch, decision.weights
         advantages = per_entry(batch.advantages, weights)
         losses, rows, tokens = torch.zeros(2, device=weights.device), 0, 0
@@ -196,7 +222,7 @@ class KondoTrainer:
                     chosen, output = pack.log_probs(self.model, batch.input_ids, batch.actions, batch.attention_mask)
                 each = pack.decisions(weights)
                 part = gated_sum(chosen, pack.decisions(advantages), each)
-                extra = None if self.extra_loss is None else self.extra_loss(chosen, output, (each != 0).float(), pack)
+                extra = None if self.extra_loss is None else self.extra_loss(chosen, output, each, pack)
                 self._run_backward(part if extra is None else part + extra)
                 losses += torch.stack([part.detach(), torch.zeros_like(part) if extra is None else extra.detach()])
                 rows += len(pack.rows)
@@ -215,7 +241,7 @@ class KondoTrainer:
             "mean_delight": delight.mean().item() if delight.numel() else 0.0,
             "backward_rows": float(rows),
             "backward_tokens": float(tokens),
-            "nan_rows": float(decision.nan_rows),
+            "nonfinite": float(decision.nonfinite),
         }
         return stats if self.extra_loss is None else stats | {"extra_loss": extra_loss}
 
@@ -225,7 +251,7 @@ class KondoTrainer:
         accumulated, self.accumulated = self.accumulated, 0
         if not accumulated or not self.kept:
             return {}
-        parameters = list(self.model.parameters())
+        parameters = self._parameters()
         shards = 1 if self.group is None else torch.distributed.get_world_size(self.group)
         if self.group is not None:
             sum_gradients(parameters, self.group)
@@ -286,16 +312,21 @@ class KondoTrainer:
 
     def _warn(self, decision: Decision, units: int) -> None:
         """Say once what makes a batch teach other than it seems to."""
-        rate, history = self.gate.settings.rate, self.gate.settings.history
         if not decision.size and self.group is None:
             self._once(f"empty: a batch of {len(decision.weights)} rows without a decision teaches nothing.")
-        if rate is not None and units and rate * units < 1 - 1e-9 and not history and not self.gate.settings.calibrated:
+        if sentence := too_few(self.gate.settings, units):
+            self._once(sentence)
+        if decision.nonfinite:
+            of = "tokens" if decision.output.gate_weights.dim() > 1 else "rows"
             self._once(
-                f"rate: {rate:g} of {units} is less than one, and the gate keeps one, {1 / units:.1%}; "
-                "with history= the price looks back on past batches too, and the rate holds over time."
+                f"nonfinite: {decision.nonfinite} {of} have log-probabilities or advantages that are NaN or infinite, "
+                "and are left out."
             )
-        if decision.nan_rows:
-            self._once(f"nan: {decision.nan_rows} rows have NaN log-probabilities or advantages and are left out.")
+        if decision.batch.has_holes():
+            self._once(
+                "attention_mask: padding between the tokens of a row, whose positions then count it; generation does "
+                "not. Move rows together for the log-probabilities that generation had."
+            )
 
     def _once(self, sentence: str) -> None:
         about = sentence.partition(":")[0]
@@ -305,3 +336,18 @@ class KondoTrainer:
 
     def _precision(self, inputs: Tensor) -> torch.autocast:
         return torch.autocast(inputs.device.type, self.autocast, enabled=self.autocast is not None)
+
+
+def _changed(given: dict[str, Any]) -> list[str]:
+    """Which arguments of a trainer are not at their default."""
+    usual = inspect.signature(KondoTrainer.__init__).parameters
+    return [name for name, value in given.items() if value != usual[name].default]
+
+
+def _refuse_router(model: nn.Module) -> None:
+    """A router's loss that the model would add, and nothing here takes up."""
+    if any(getattr(getattr(part, "config", None), "output_router_logits", False) for part in model.modules()):
+        raise ValueError(
+            "model: its router's loss is about all tokens, and only the kept ones pass. Set "
+            "model.config.output_router_logits = False, or take output.aux_loss into extra_loss."
+        )

@@ -172,6 +172,17 @@ def test_a_filtered_queue_gives_what_is_kept_and_is_empty_in_time():
         filtered.get(timeout=0.01)
 
 
+@pytest.mark.parametrize("get", [lambda x: x.get(timeout=0), lambda x: x.get(True, 0), lambda x: x.get_nowait()])
+def test_what_is_there_is_had_without_waiting_and_filtered_too(get):
+    samples = queue.Queue()
+    for advantage in (-1.0, 1.0, -1.0):
+        samples.put({"log_probs": [-1.0], "advantage": advantage, "version": None})
+    filtered = FilteredQueue(samples, SampleFilter(price=0.0))
+    assert get(filtered)["advantage"] == 1.0
+    with pytest.raises(queue.Empty):
+        get(filtered)
+
+
 def test_trls_asynchronous_trainer_reads_only_rollouts_that_are_kept(monkeypatch):
     pytest.importorskip("trl")
     monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")

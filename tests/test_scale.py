@@ -414,6 +414,19 @@ def test_over_all_orders_of_its_coins_a_reserve_has_no_bias(scope):
     assert weights.mean(0).tolist() == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("scope", ["unbiased", "failures"])
+@pytest.mark.parametrize(("rate", "share"), [(0.1, 0.5), (0.3, 0.1)])
+def test_nor_has_one_in_a_batch_so_small_that_its_share_is_less_than_one(scope, rate, share):
+    orders = torch.tensor(list(itertools.permutations(range(5)))).double() / 5
+    log_probs, advantages = (x[:5].expand(120, 5) for x in UNITS)
+    gate = KondoGate(GateSettings(rate=rate, reserve=share, reserve_mode=scope))
+    weights = gate.compute_gate(log_probs, advantages, pools=1, draw=lambda name, size: orders).gate_weights
+    chi = (-log_probs * advantages)[0]
+    whole = [float(scope == "unbiased" or x < 0 or x == chi.max()) for x in chi]
+    assert weights.mean(0).tolist() == pytest.approx(whole)
+    assert set((weights != 0).sum(1).tolist()) == {2}  # the best, and one more
+
+
 def test_a_floor_is_part_of_what_a_calibrated_coin_pays_and_nothing_else_is_ever_bought():
     log_probs, advantages = -torch.rand(400) * 3, torch.randn(400)
     advantages[3] = NAN

@@ -1,18 +1,22 @@
 """What a fresh machine meets first: make, an old Python, a torchvision that does not work, another system."""
 
 import email
+import importlib.metadata
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import kondo
 from kondo.lab.config.cell import parse
@@ -245,3 +249,68 @@ def test_every_pin_is_one_version_of_one_package_as_pip_and_uv_both_take_it():
     every = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
     wanted = {re.match(r"[\w-]+", each)[0].lower().replace("_", "-") for each in every} - {"kondo"}
     assert wanted <= set(names)
+    assert closure("kondo", ("dev", "docs", "lm", "trl", "ray", "slurm", "experiments")) <= set(names) | {"kondo"}
+
+
+def closure(name: str, extras: tuple[str, ...]) -> set[str]:
+    """The packages that one needs, and those that they need, of those that are installed."""
+    found, left = set(), [(name, extras)]
+    while left:
+        name, extras = left.pop()
+        try:
+            needed = importlib.metadata.requires(name) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of an extra that this environment has not
+        for text in needed:
+            each = Requirement(text)
+            if each.marker and not any(each.marker.evaluate({"extra": extra}) for extra in (*extras, "")):
+                continue
+            if canonicalize_name(each.name) not in found or each.extras:
+                left.append((each.name, tuple(each.extras)))
+            found.add(canonicalize_name(each.name))
+    return {each for each in found if _installed(each)}
+
+
+def _installed(name: str) -> bool:
+    return next(iter(importlib.metadata.distributions(name=name)), None) is not None
+
+
+README = (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_wheel_and_source_distribution_install_in_an_empty_environment_and_the_readme_s_code_runs(built, tmp_path):
+    """torch and its kin are lent by a path file: they are large, and none of ours."""
+    snippet = README.partition("```python\n")[2].partition("```")[0]
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "empty")], check=True)
+    python = str(tmp_path / "empty" / "bin" / "python")
+    asked = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    folder = subprocess.run([python, "-c", asked], check=True, capture_output=True, text=True).stdout.strip()
+    lent = tmp_path / "lent"
+    lent.mkdir()
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        if "kondo" not in each.name:
+            (lent / each.name).symlink_to(each)
+    Path(folder, "lent.pth").write_text(f"{lent}\n")
+    for package in (next(built.glob("*.whl")), next(built.glob("*.tar.gz"))):
+        install = [
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-build-isolation",
+            "--force-reinstall",
+        ]
+        subprocess.run([sys.executable, *install, str(package)], check=True, cwd=tmp_path)
+        where = "import kondo.lab; print(kondo.__file__)"
+        code = [python, "-c", f"{where}\n{snippet}"]
+        ran = subprocess.run(code, check=True, cwd=tmp_path, capture_output=True, text=True)
+        assert ran.stdout.strip().startswith(folder)
+
+
+def test_what_would_be_uploaded_is_as_the_index_wants_it(built):
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
+    assert subprocess.run(command, capture_output=True).returncode == 0

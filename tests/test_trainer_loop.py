@@ -2,12 +2,13 @@
 
 import copy
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from kondo import KondoTrainer, packing
+from kondo import KondoGate, KondoTrainer, packing
 from tests.test_trainer import B, Model, T, V, gradients
 
 
@@ -196,14 +197,123 @@ def test_rows_with_nan_are_counted_and_said_once(what):
     else:
         advantages[[2, 7]] = torch.nan
     trainer = KondoTrainer(Model(), price=0.0)
-    with pytest.warns(UserWarning, match="2 rows have NaN"):
+    with pytest.warns(UserWarning, match="2 rows have log-probabilities or advantages that are NaN"):
         stats = trainer.step(ids, actions, advantages, mask, log_probs=log_probs)
-    assert stats["nan_rows"] == 2
+    assert stats["nonfinite"] == 2
     assert torch.tensor(stats["mean_delight"]).isfinite()
     assert stats["backward_rows"] == int((advantages > 0).sum()) - (
         int((advantages[[2, 7]] > 0).sum()) if what == "log_probs" else 0
     )
     trainer.step(ids, actions, advantages, mask, log_probs=log_probs)
+
+
+@pytest.mark.parametrize(("unit", "counted"), [("sequence", 2), ("token", 3)])
+def test_what_is_infinite_is_counted_by_the_units_of_the_gate(unit, counted):
+    ids, actions, advantages, _ = some(1)
+    log_probs = -torch.rand(B, T)
+    log_probs[2, :2] = -torch.inf
+    log_probs[7, 1] = torch.nan
+    trainer = KondoTrainer(Model(), price=-5.0, unit=unit)
+    whole = torch.ones(B, T)
+    with pytest.warns(UserWarning, match=f"{counted} {'tokens' if unit == 'token' else 'rows'} have log-prob"):
+        stats = trainer.step(ids, actions, advantages, whole, log_probs=log_probs)
+    assert stats["nonfinite"] == counted
+    advantages[3] = torch.inf
+    assert trainer.step(ids, actions, advantages, whole, log_probs=-torch.rand(B, T))["nonfinite"] == (
+        T if unit == "token" else 1
+    )
+
+
+def test_padding_between_the_tokens_of_a_row_is_said_and_at_its_ends_is_not():
+    ids, actions, advantages, mask = some(1, real=4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        KondoTrainer(Model(), price=0.0).step(ids, actions, advantages, mask)
+        KondoTrainer(Model(), price=0.0).step(ids, actions, advantages, mask.flip(1))
+    mask[3, 1] = 0
+    with pytest.warns(UserWarning, match="padding between the tokens"):
+        KondoTrainer(Model(), price=0.0).step(ids, actions, advantages, mask)
+
+
+# In the loop of accelerate, and after what went wrong
+
+
+def test_the_accumulation_is_the_trainer_s_also_with_accelerate():
+    from accelerate import Accelerator
+
+    model = Model()
+    twin = copy.deepcopy(model)
+    accelerator = Accelerator(cpu=True)
+    ours, optimizer = accelerator.prepare(model, sgd(model, 0.5))
+    trainer = KondoTrainer(ours, price=0.0, optimizer=optimizer, backward=accelerator.backward, accumulate=2)
+    plain = KondoTrainer(twin, price=0.0, optimizer=sgd(twin, 0.5), accumulate=2)
+    for seed in range(4):
+        with accelerator.accumulate(ours):
+            trainer.step(*some(seed))
+        plain.step(*some(seed))
+    assert same(model, twin)
+    accelerator.gradient_accumulation_steps = 2
+    with pytest.raises(ValueError, match=r"gradient_accumulation_steps=2 .* accumulate=2"):
+        KondoTrainer(ours, optimizer=optimizer, backward=accelerator.backward)
+
+
+def test_parameters_that_the_optimizer_does_not_hold_have_fresh_gradients_too():
+    model = Model()
+    trainer = KondoTrainer(model, price=0.0, optimizer=sgd(next(model.children()), 0.0), max_grad_norm=1e9)
+    norms = [trainer.step(*some(1))["grad_norm"] for _ in range(3)]
+    assert norms == pytest.approx([norms[0]] * 3)
+
+
+def test_after_an_error_in_a_backward_pass_the_next_step_is_that_of_a_trainer_that_saw_none():
+    model = Model()
+    twin = copy.deepcopy(model)
+    calls = []
+
+    def backward(loss):
+        calls.append(loss)
+        if len(calls) == 2:
+            raise torch.OutOfMemoryError
+        loss.backward()
+
+    trainer = KondoTrainer(model, price=0.0, optimizer=sgd(model, 0.5), micro_tokens=2 * T, backward=backward)
+    with pytest.raises(torch.OutOfMemoryError):
+        trainer.step(*some(1))
+    assert trainer.accumulated == 0
+    found = trainer.step(*some(2))
+    assert found == KondoTrainer(twin, price=0.0, optimizer=sgd(twin, 0.5), micro_tokens=2 * T).step(*some(2))
+    assert same(model, twin)
+
+
+def test_an_extra_loss_gets_the_weights_of_the_gate():
+    seen = []
+
+    def extra(log_probs, output, weights, pack):
+        seen.append(weights)
+        return 0 * log_probs.sum()
+
+    settings = {"floor": 0.5, "reserve_mode": "unbiased"}
+    KondoTrainer(Model(), price=0.0, extra_loss=extra, **settings).step(*some(1))
+    assert set(torch.cat([each.flatten() for each in seen]).tolist()) == {1.0, 2.0}
+
+
+def test_a_router_s_loss_that_is_switched_on_later_is_refused_then():
+    model = Model()
+    trainer = KondoTrainer(model, price=0.0)
+    trainer.step(*some(1))
+    next(model.children()).config = SimpleNamespace(output_router_logits=True)
+    with pytest.raises(ValueError, match="router's loss"):
+        trainer.step(*some(2))
+
+
+def test_settings_that_something_given_has_itself_are_refused():
+    model = Model()
+    for given, said in (
+        ({"gate": KondoGate(), "gate_rate": 0.1}, "gate_rate: the gate that is given"),
+        ({"gate": KondoGate(), "temperature": 1.0}, "temperature: the gate that is given"),
+        ({"optimizer": sgd(model, 0.1), "lr": 0.1}, r"lr=0.1: the optimizer that is given"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            KondoTrainer(model, **given)
 
 
 def wrong(**changes):
@@ -225,6 +335,9 @@ def wrong(**changes):
         (wrong(advantages=lambda x: x[1:]), ValueError, r"advantages \(15,\): expected \(16,\) or \(16, 6\)"),
         (wrong(attention_mask=lambda x: x[:, :4]), ValueError, r"attention_mask \(16, 4\): expected \(16, 6\)"),
         (wrong(log_probs=lambda x: torch.zeros(16)), ValueError, r"log_probs \(16,\): expected \(16, 6\)"),
+        (wrong(log_probs=lambda x: torch.full((16, 6), 2.0)), ValueError, "log_probs: 2 is the logarithm of no prob"),
+        (wrong(attention_mask=lambda x: x * 0.5), ValueError, "attention_mask: expected 0 or 1, got 0.5"),
+        (wrong(input_ids=lambda x: x.float()), TypeError, "input_ids: expected whole numbers, tokens; got torch.float"),
         (
             wrong(
                 attention_mask=lambda x: x.index_fill(1, torch.tensor([5]), 0), action_mask=lambda x: torch.ones(B, T)

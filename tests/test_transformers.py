@@ -2,6 +2,7 @@
 
 import copy
 
+import peft
 import pytest
 import torch
 from transformers import (
@@ -265,7 +266,6 @@ def test_a_truncated_mamba_shares_its_first_layers():
 
 
 def test_adapters_are_trained_sampled_from_and_truncated_and_nothing_else_moves(model):
-    peft = pytest.importorskip("peft")
     torch.manual_seed(0)
     names = ["c_attn"] if hasattr(model, "transformer") else ["q_proj", "v_proj"]
     adapted = peft.get_peft_model(

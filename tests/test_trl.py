@@ -2,6 +2,7 @@
 
 from functools import partial
 
+import peft
 import pytest
 import torch
 from transformers import HfArgumentParser, LlamaConfig
@@ -472,13 +473,15 @@ def test_losses_over_all_rows_are_refused_with_a_gate(make, monkeypatch):
     with pytest.raises(ValueError, match="entropy bonus or a router's loss"):
         make(use_kondo_gate=True, entropy_coef=0.1)
     make(use_delight=True, entropy_coef=0.1)
+    with pytest.raises(ValueError, match=r"top_entropy_quantile=0.5: a quantile over all tokens"):
+        make(use_kondo_gate=True, kondo_gate_rate=0.5, top_entropy_quantile=0.5)
+    make(use_kondo_gate=True, kondo_gate_rate=1.0, top_entropy_quantile=0.5)
     monkeypatch.setattr(LlamaConfig, "output_router_logits", False, raising=False)
     with pytest.raises(ValueError, match="entropy bonus or a router's loss"):
         make(use_kondo_gate=True, router_aux_loss_coef=0.1)
 
 
 def test_each_iteration_over_a_batch_is_screened_and_only_adapters_are_trained(make):
-    peft = pytest.importorskip("peft")
     adapters = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     settings = {"kondo_gate_rate": 0.25, "kondo_gate_history_size": 0, "num_iterations": 2}
     trainer = make(

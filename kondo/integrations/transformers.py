@@ -69,6 +69,14 @@ def rollout(
     token, a stop string, or any stopping criterion, the token that fulfils it included. With num_return_sequences the
     answers to a prompt are next to each other.
     """
+    for name, value in (("prompt_ids", prompt_ids), ("prompt_mask", prompt_mask)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{name}: expected a tensor, got {type(value).__name__}.")
+    if prompt_ids.dim() != 2 or not prompt_ids.numel() or prompt_ids.shape != prompt_mask.shape:
+        raise ValueError(
+            f"prompt_ids {tuple(prompt_ids.shape)}, prompt_mask {tuple(prompt_mask.shape)}: expected both (B, H), "
+            "with a row and a token at least."
+        )
     if not prompt_mask[:, -1].all():
         raise ValueError("prompt_mask: 0 at the end of a row; prompts must be padded on the left.")
     if model.config.is_encoder_decoder:

@@ -26,7 +26,7 @@ from torch import Tensor, distributed, nn
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 
-from kondo.gate import KondoGate, per_entry
+from kondo.gate import GateSettings, KondoGate, per_entry, too_few
 from kondo.integrations.trl_config import KondoGRPOConfig as KondoGRPOConfig
 from kondo.integrations.trl_metrics import PassTimes, Survivors, averages, response_delight, sums
 from kondo.parallel import summed
@@ -61,7 +61,7 @@ class KondoGRPOTrainer(GRPOTrainer):
             raise TypeError("args must be a KondoGRPOConfig.")
         settings = self.args.gate_settings()
         if settings is not None:
-            self._refuse()
+            self._refuse(settings)
         self.group = distributed.group.WORLD if self.accelerator.num_processes > 1 else None
         self.gate = None if settings is None else KondoGate(settings, self.group)
         self.stands_open = settings is not None and settings.rate == 1 and settings.mode == "hard"
@@ -73,7 +73,12 @@ class KondoGRPOTrainer(GRPOTrainer):
         self._rewards: Tensor | None = None  # of all processes, per reward function
         self._warned: set[str] = set()
 
-    def _refuse(self) -> None:
+    def _refuse(self, settings: GateSettings) -> None:
+        if self.args.top_entropy_quantile < 1 and settings.rate != 1:
+            raise ValueError(
+                f"top_entropy_quantile={self.args.top_entropy_quantile}: a quantile over all tokens, and the gate "
+                "passes those of some rows; set it to 1.0."
+            )
         if self._entropy_bonus_enabled or self.aux_loss_enabled:
             raise ValueError("an entropy bonus or a router's loss is over all rows, and the gate passes only some.")
         sampled = self.use_vllm or self.rollout_func is not None
@@ -132,7 +137,8 @@ class KondoGRPOTrainer(GRPOTrainer):
             share = self._share(kept, whole)
             kept["kondo_weights"] = weights
         else:  # others wait: a row that weighs nothing and is in no statistic
-            share, kept["completion_mask"] = 0.0, torch.zeros_like(kept["completion_mask"])
+            share = 0.0
+            kept |= {name: torch.zeros_like(kept[name]) for name in COMPLETIONS[1:] if kept.get(name) is not None}
         self._trained = kept
         with self._uneven(), self._renamed():
             return super()._compute_loss(model, kept) * share
@@ -154,6 +160,8 @@ class KondoGRPOTrainer(GRPOTrainer):
             others = {"entropy": (entropies * mask).sum().item(), "entropy_tokens": mask.sum().item()}
         log_probs, advantages = log_probs.float(), self._advantages(inputs)
         decision, _ = self.gate.decide(log_probs, advantages, mask)
+        if few := too_few(self.gate.settings, len(log_probs) * self.accelerator.num_processes):
+            self._warn(few)
         rows = decision.keep.nonzero().squeeze(-1)
         kept = gather(inputs, rows)
         size, batch = (x["prompt_ids"].numel() + x["completion_ids"].numel() for x in (kept, inputs))
