@@ -1,5 +1,6 @@
 // The report's page without a server: sorts and filters the verdicts, reads values off curves, switches methods.
-// The address keeps it: #joy_1?hide=DG&paper=off  or  #claims?verdict=reproduced&q=mnist&sort=-n
+// The address keeps it: #joy_1?hide=DG&hide=PG&paper=off  or  #claims?verdict=reproduced&q=mnist&sort=-n
+// A method that is hidden is hidden in every figure.
 "use strict";
 (() => {
   const table = document.querySelector("table.claims");
@@ -95,16 +96,19 @@
       box.addEventListener("change", () => {
         if (place === labels.length) put("paper", box.checked ? "" : "off", section);
         else {
-          const hidden = new Set((state.get("hide") || "").split(",").filter(Boolean));
+          const hidden = new Set(state.getAll("hide"));
           if (box.checked) hidden.delete(label); else hidden.add(label);
-          put("hide", [...hidden].join(","), section);
+          state.delete("hide");
+          hidden.forEach((each) => state.append("hide", each));
+          anchor = section;
+          remember();
         }
-        show();
+        figures.forEach((each) => each());
       });
       return [box, label];
     });
     const show = () => {
-      const hidden = (state.get("hide") || "").split(",");
+      const hidden = state.getAll("hide");
       const off = state.get("paper") === "off";
       for (const each of series) {
         each.hidden = each.kind === "paper" ? off || hidden.includes(each.label) : hidden.includes(each.label);
@@ -139,10 +143,12 @@
   });
 
   const read = () => {
-    const [place, asked = ""] = decodeURI(location.hash.slice(1)).split("?");
+    const [name, asked = ""] = location.hash.slice(1).split("?");
+    let place = "";
+    try { place = decodeURIComponent(name); } catch { /* no address of this page */ }
     anchor = place;
     [...state.keys()].forEach((key) => state.delete(key));
-    new URLSearchParams(asked).forEach((value, key) => state.set(key, value));
+    new URLSearchParams(asked).forEach((value, key) => state.append(key, value));
     apply();
     figures.forEach((show) => show());
     const target = place && document.getElementById(place);

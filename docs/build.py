@@ -121,7 +121,15 @@ def columns() -> str:
             names = [each for each in names if each.startswith("cos")]
         if names:
             add(names, f"`probe.name={node.name}`: {_about(node)}", "kondo/lab/probes.py")
+    path = "kondo/lab/studies/__init__.py"
+    (node,) = (each.value for each in _tree(path).body if isinstance(each, ast.Assign) and _named(each, "COLUMNS"))
+    for name, meaning in ast.literal_eval(node).items():
+        add([name, f"{name}_simulated"], f"a study: {meaning}; and by simulation, where it is", path)
     return "\n".join(lines)
+
+
+def _named(node: ast.Assign, name: str) -> bool:
+    return isinstance(node.targets[0], ast.Name) and node.targets[0].id == name
 
 
 def rules() -> str:

@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo"]
+#
+# [tool.uv.sources]
+# kondo = { path = ".." }
 # ///
 """A producer process samples with old weights, a consumer trains on what a filter keeps: a bandit of 50 arms, one pays.
 

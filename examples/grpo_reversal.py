@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo[trl]"]
+#
+# [tool.uv.sources]
+# kondo = { path = ".." }
 # ///
 """GRPO with the Kondo gate on a small Llama that learns to write a word backwards: "abca=" → "acba". CPU, minutes.
 

@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo", "scikit-learn"]
+#
+# [tool.uv.sources]
+# kondo = { path = ".." }
 # ///
 """PG, DG and the Kondo gate (DG-K) on MNIST as a bandit: see a digit, name it, learn only whether that was right.
 

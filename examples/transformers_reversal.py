@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo[transformers]"]
+#
+# [tool.uv.sources]
+# kondo = { path = ".." }
 # ///
 """A small Llama learns to write a word backwards with KondoTrainer: the rollout screens, a tenth of the rows is kept.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.sync import PROJECT, plans_of, start
-from kondo.lab.records import read_runs, write_atomically
+from kondo.lab.records import is_number, read_runs, write_atomically
 
 COLUMNS = ("experiment", "cell", "name", "task", "method", "gate.rate", "gate.price", "friction", "seed", "steps")
 NUMBERS = ("error", "train_error", "forward", "screened", "nominal", "backward", "updates")
@@ -35,12 +35,18 @@ def table(results: Path) -> list[Iterable[Any]]:
                     what = {"experiment": plan.figure, "name": plan.name(run.cell), "steps": run.config["steps"]}
                     named = {"task": about["task.name"], "method": about["method.name"]}
                     every = row | what | named
-                    rows.append([_plain(every.get(column)) for column in (*COLUMNS, *NUMBERS)])
+                    texts = [_plain(every.get(column)) for column in COLUMNS]
+                    rows.append([*texts, *(_number(row.get(column)) for column in NUMBERS)])
     return rows
 
 
 def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, (str, int, float)) else str(value)
+
+
+def _number(value: Any) -> float | None:
+    """A cost or an error of a run; a study's settings and lists of that name are none."""
+    return float(value) if is_number(value) else None
 
 
 def template(results: Path, project: str) -> dict[str, Any]:

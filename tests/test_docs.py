@@ -12,6 +12,7 @@ import yaml
 import kondo
 from kondo import lab
 from kondo.lab.ledger import COUNTS
+from kondo.lab.records import read_runs
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -100,6 +101,12 @@ def test_every_column_that_a_run_logs_is_in_the_table_of_columns(site):
         rows = lab.train(cell | {"method": {"name": "dgk"}, "steps": 2}, seeds=1)
         for column in rows[-1]:
             assert any(pattern.fullmatch(column) for pattern in patterns), column
+    logged = {
+        column for run in read_runs(ROOT / "results")[0] for column in run.rows[-1] if run.config["error"] is None
+    } | {column for run in read_runs(ROOT / "results")[0][:1] for column in run.rows[-1]}
+    assert len(logged) > 40
+    for column in logged:
+        assert any(pattern.fullmatch(column) for pattern in patterns), column
     assert all(text in table for text in COUNTS.values())
     assert {"reward_error", "test_error", "greedy_error", "diverged"} <= set(cells)
 

@@ -81,8 +81,12 @@ def page(svg: str, tmp_path, script: str) -> str:
         records.append(about | vars(Finding(verdict, "detail", seeds=seeds, steps=10)))
     source = report.Source("", tmp_path, "smoke", tmp_path)
     table = report._table([source], [{record["id"]: record for record in records}])
-    figure = f'<section id="fig"><figure><div class="wide">{live.inlined(svg, "fig", "fig")}</div></figure></section>'
-    body = f"{table}{figure}<script>{report.SCRIPT.read_text()}</script>"
+    other = svg.replace("=3%", "=3%, soft")  # a label with a comma, in another figure
+    figures = "".join(
+        f'<section id="{name}"><figure><div class="wide">{live.inlined(each, name, name)}</div></figure></section>'
+        for name, each in (("fig", svg), ("two", other))
+    )
+    body = f"{table}{figures}<script>{report.SCRIPT.read_text()}</script>"
     return f"<!doctype html><style>{report.CSS.read_text()}</style>{body}<script>{script}</script>"
 
 
@@ -155,6 +159,35 @@ def test_methods_and_the_paper_s_points_are_switched_and_a_curve_tells_its_value
     assert found["address"] == "#fig?paper=off"
     assert found["tip"] == "DG: error 0.05, forward passes 1,000, n = 7"
     assert found["left"] is True
+
+
+@needs_chromium
+def test_what_is_hidden_in_one_figure_is_hidden_in_all_also_after_a_reload(tmp_path, svg):
+    two = """
+        const second = () => JSON.parse(document.querySelectorAll("svg[data-series]")[1].dataset.series)
+          .filter((each) => document.getElementById(`two--${each.id}`).style.display === "none")
+          .map((each) => `${each.kind} ${each.label}`);
+        const boxes = (text) => [...document.querySelectorAll("label")].filter((each) => each.textContent === text)
+          .map((each) => each.firstChild.checked);
+        """
+    click = two + 'box("DG").click(); box("DG-K ρ=3%, soft").click(); out.second = second(); out.boxes = boxes("DG");'
+    found = clicked(tmp_path, svg, click + "out.first = names(); out.address = location.hash;")
+    assert sorted(found["second"]) == [
+        "band DG",
+        "band DG-K ρ=3%, soft",
+        "curve DG",
+        "curve DG-K ρ=3%, soft",
+        "paper DG",
+    ]
+    assert sorted(found["first"]) == ["band DG", "curve DG", "paper DG"]
+    assert found["boxes"] == [False, False]
+    again = clicked(tmp_path, svg, two + "out.second = second(); out.first = names();", found["address"])
+    assert (again["second"], again["first"]) == (found["second"], found["first"])
+
+
+@needs_chromium
+def test_an_address_that_is_none_of_ours_does_no_harm(tmp_path, svg):
+    assert len(clicked(tmp_path, svg, "out.shown = shown();", "#50%?q=%")["shown"]) in (0, 3)
 
 
 @needs_chromium

@@ -1,8 +1,5 @@
-# /// script
-# requires-python = ">=3.11"
-# dependencies = ["kondo[experiments]"]
-# ///
 """Adds an experiment: which priority suits the noisy XOR, over rates. Task and priority are those of its neighbours.
+It needs the suite, and so the clone, with `make setup`.
 
     python examples/extending/experiment.py [folder of runs]
     KONDO_EXTENSIONS=examples/extending python -m experiments.run -m experiment=xor_priority scale=smoke

@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo"]
+#
+# [tool.uv.sources]
+# kondo = { path = "../.." }
 # ///
 """Adds a friction: an actor that ignores the context of some samples, and answers the one next to it instead.
 

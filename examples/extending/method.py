@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo"]
+#
+# [tool.uv.sources]
+# kondo = { path = "../.." }
 # ///
 """Adds a method: DG with a tempered advantage, Σ σ(χ/η) sign(U)|U|^κ ∇log π, which hears small advantages as well.
 

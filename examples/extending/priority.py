@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo"]
+#
+# [tool.uv.sources]
+# kondo = { path = "../.." }
 # ///
 """Adds a priority: U·(1 − π(a)), advantage times the size of the sample's own logit gradient; bounded, unlike delight.
 

@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo", "scikit-learn"]
+#
+# [tool.uv.sources]
+# kondo = { path = "../.." }
 # ///
 """Adds a screen: the learner's policy with the smaller half of each weight matrix set to zero.
 

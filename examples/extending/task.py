@@ -1,6 +1,9 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = ["kondo"]
+#
+# [tool.uv.sources]
+# kondo = { path = "../.." }
 # ///
 """Adds a task: XOR as a contextual bandit of two arms, with labels that are wrong now and then.
 
