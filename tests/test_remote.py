@@ -176,6 +176,54 @@ def test_a_learner_that_is_killed_goes_on_without_losing_a_batch_or_learning_fro
     assert len(schedule_of(rows).split()) == 20
 
 
+@pytest.mark.slow
+def test_restarts_are_counted_over_a_resumption_and_old_versions_are_forgotten():
+    asked = cell(mode="async", count=1, steps=60, fault="killed")
+    first = Engine(asked, [0])
+    for _ in range(5):
+        first.advance()
+    state = first.state()
+    first.close()
+    before = state["actor"]["restarts"]
+    assert before >= 2
+    second = Engine(asked, [0])
+    second.load(state)
+    try:
+        for _ in range(3):
+            second.advance()
+        assert second.actor.news()["restarts"] > before
+    finally:
+        second.close()
+    steady = Engine(cell(mode="async", count=2, steps=60), [0])
+    try:
+        for _ in range(60):
+            steady.advance()
+        assert len(steady.actor.published) < 20
+    finally:
+        steady.close()
+
+
+@pytest.mark.slow
+def test_a_learner_whose_process_is_killed_goes_on_by_the_same_command_with_every_batch_once(tmp_path):
+    mark = f"kondo-test-{tmp_path}"
+    words = ["task=digits", "task.batch=20", "steps=1500", "evals=4", "wandb.mode=disabled", f"runs={tmp_path}/runs"]
+    words += ["actor.mode=async", "actor.count=2", "hydra/launcher=basic", "checkpoint_seconds=0.2"]
+    process = command("run", "-m", *words, home=tmp_path, KONDO_MARK=mark)
+    until(lambda: list(tmp_path.glob("runs/*/*/checkpoint.pt")))
+    process.kill()
+    process.communicate(timeout=60)
+    (folder,) = tmp_path.glob("runs/*/*-s*")
+    assert read_run(folder) is None
+    again = command("run", "-m", *words, home=tmp_path, KONDO_MARK=mark)
+    again.communicate(timeout=240)
+    assert again.returncode == 0
+    rows = read_run(folder).rows
+    for place, numbers in enumerate(in_turn(rows, 2)):
+        assert numbers == list(range(place, place + 2 * len(numbers), 2)), "none lost, none twice"
+    assert len(schedule_of(rows).split()) == 1500
+    until(lambda: not carrying(mark))
+
+
 def carrying(mark):
     """Processes with a mark in their environment."""
     found = []

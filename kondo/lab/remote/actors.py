@@ -121,9 +121,13 @@ class Asynchronous(Remote):
         self.coming: Any = None
         """The next batch, asked for."""
         self.published: dict[int, float] = {}
+        """When each version was published, of those that an actor may still hold."""
+        self.held = dict.fromkeys(self.expected, 0)
+        """The version of each actor's last batch: it goes on with that one, or with a newer one."""
         self.log: dict[str, list[Any]] = {"schedule": [], "age_s": []}
         self.total = dict.fromkeys(("learner_idle", "actor_busy", "actor_idle", "queued", "wall"), 0.0)
-        self.restarts = 0
+        self.restarts = self.before = 0
+        """How often actors had to begin anew; and of these, before the run was resumed."""
 
     def start(self) -> None:
         super().start()
@@ -147,7 +151,10 @@ class Asynchronous(Remote):
         spent = {"learner_idle": now - begun, "actor_busy": message.busy, "actor_idle": message.idle, "queued": queued}
         for name, value in (spent | {"wall": now - self.begun}).items():
             self.total[name] += value
-        self.restarts, self.begun = restarts, now
+        self.restarts, self.begun = self.before + restarts, now
+        self.held[message.actor] = message.version
+        oldest = min(self.held.values())
+        self.published = {version: when for version, when in self.published.items() if version >= oldest}
         return self.got(message)
 
     def _next(self) -> tuple[Message, int, int]:
@@ -170,11 +177,13 @@ class Asynchronous(Remote):
         return news
 
     def state(self, step: int) -> dict[str, Any]:
-        return super().state(step) | {"expected": list(self.expected), "log": self.log, "total": self.total}
+        counts = {"total": self.total, "restarts": self.restarts}
+        return super().state(step) | {"expected": list(self.expected), "log": self.log, **counts}
 
     def load(self, state: dict[str, Any]) -> None:
         super().load(state)
         self.expected, self.log, self.total = list(state["expected"]), state["log"], state["total"]
+        self.restarts = self.before = state["restarts"]
 
     def close(self) -> None:
         if self.exchange is not None:
