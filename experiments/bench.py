@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from experiments.bench_llm import language_model, smollm2
+from experiments.bench_llm import language_model, samplers, smollm2
 from experiments.timing import REPEATS, Step, best, peak_memory
 from kondo.lab.config.cell import parse
 from kondo.lab.engine import Engine
@@ -265,7 +265,7 @@ def stacked() -> list[dict[str, Any]]:
 
 
 CEILINGS = ("step time with D", "peak memory", "exponent", "over the ideal")
-PARTS = (mnist, staleness, gated_step, longer, cached, stacked, language_model, smollm2)
+PARTS = (mnist, staleness, gated_step, longer, cached, stacked, language_model, smollm2, samplers)
 
 
 def met(result: dict[str, Any]) -> bool:

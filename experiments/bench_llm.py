@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LogitsProcessorList, PreTrainedModel
+from transformers.generation import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from experiments.timing import Step, best, count
 from kondo import KondoGate, KondoGateConfig, KondoTrainer, dg_loss, packing
+from kondo.integrations.transformers import Rollout, rollout
 from kondo.lab.language.model import available, load
+from kondo.lab.language.problems import problems
 from kondo.schema import Unavailable
 from kondo.signals import action_log_probs
 
@@ -55,6 +58,71 @@ def smollm2(device: str = "cpu") -> list[dict[str, Any]]:
     ]
     about = f"SmolLM2-135M, an update on 32 answers of {TOKENS} tokens, the rollout's log-probs as screen"
     return [rows[0] | {"about": about, "steps": costs}, *rows[1:]]
+
+
+SAMPLERS: dict[str, dict[str, float]] = {
+    "as the policy": {},
+    "temperature 0.7": {"temperature": 0.7},
+    "top-p 0.95": {"top_p": 0.95},
+    "top-p 0.8": {"top_p": 0.8},
+    "top-k 5": {"top_k": 5},
+}
+
+
+def samplers(device: str = "cpu") -> list[dict[str, Any]]:
+    """How much of what exact delight would keep is found by the log-probabilities that a sampler reports after it has
+    cut or sharpened the policy: SmolLM2, 256 answers to sums, ρ = 10%."""
+    try:
+        available("smollm2")
+    except Unavailable as missing:
+        print(f"SmolLM2: left out; {missing}")
+        return []
+    speaker, found = load("smollm2", 0, device), {}
+    asked = [each for each in problems("chain_sum", 0, range(64)) for _ in range(4)]
+    ids, real = speaker.prompts([each.prompt for each in asked], device)
+    ends: dict[str, Any] = {"eos_token_id": list(speaker.ends), "pad_token_id": speaker.ends[0]}
+    for name, options in SAMPLERS.items():
+        torch.manual_seed(0)
+        batch = rollout(speaker.model, ids, real, max_new_tokens=4, **ends, **options)
+        rewards = torch.tensor(
+            [each.reward(speaker.text(answer)) for each, answer in zip(asked, batch.answers(), strict=True)]
+        )
+        advantages = (rewards.view(-1, 4) - rewards.view(-1, 4).mean(1, keepdim=True)).flatten()
+        assert batch.log_probs is not None
+        reported = _reported(speaker.model, batch, options)
+        kept = []
+        for seen in (batch.log_probs, reported):
+            gate = KondoGate(KondoGateConfig(gate_rate=0.1, unit="sequence"))
+            kept.append(gate.decide(seen, advantages, batch.action_mask)[0].keep)
+        found[name] = round(100 * int((kept[0] & kept[1]).sum()) / int(kept[0].sum()))
+    words = ", ".join(f"{name} {recall}%" for name, recall in found.items())
+    return [
+        {
+            "name": "SmolLM2-135M: least recall at ρ = 10% of a changed sampler's own log-probs",
+            "ratio": min(found.values()) / 100,
+            "bar": 0.9,
+            "detail": f"{len(asked)} answers; {words}; below the bar screen with a pass of your own",
+            "about": f"SmolLM2-135M, {len(asked)} answers sampled with …",
+            "steps": {name: {"recall, %": recall} for name, recall in found.items()},
+        }
+    ]
+
+
+@torch.no_grad()
+def _reported(model: PreTrainedModel, batch: Rollout, options: Mapping[str, float]) -> torch.Tensor:
+    """log of the probabilities that the sampler drew with, 0 where it drew nothing. [B, T]"""
+    warpers = LogitsProcessorList()
+    if "temperature" in options:
+        warpers.append(TemperatureLogitsWarper(options["temperature"]))
+    if "top_k" in options:
+        warpers.append(TopKLogitsWarper(int(options["top_k"])))
+    if "top_p" in options:
+        warpers.append(TopPLogitsWarper(options["top_p"]))
+    chosen = batch.action_mask.bool()
+    places = batch.attention_mask.cumsum(-1) - 1
+    logits = model(batch.input_ids, attention_mask=batch.attention_mask, position_ids=places.clamp(min=0)).logits
+    drawn = warpers(batch.input_ids, logits[chosen]).log_softmax(-1).gather(-1, batch.actions[chosen][:, None])[:, 0]
+    return torch.zeros(chosen.shape).masked_scatter(chosen, drawn)
 
 
 def told(seconds: Mapping[str, float], counted: Mapping[str, tuple[int, int]]) -> tuple[str, dict[str, Any]]:
