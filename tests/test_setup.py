@@ -314,3 +314,10 @@ def test_wheel_and_source_distribution_install_in_an_empty_environment_and_the_r
 def test_what_would_be_uploaded_is_as_the_index_wants_it(built):
     command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
     assert subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize(("module", "extra"), [("transformers", "transformers"), ("trl", "trl")])
+def test_an_integration_without_its_package_says_what_to_install(module, extra):
+    code = f"import sys; sys.modules[{extra!r}] = None; import kondo.integrations.{module}"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert f"pip install 'kondo[{extra}]'" in ran.stderr.splitlines()[-1]

@@ -18,7 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+
+try:
+    from transformers import LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"{missing}; pip install 'kondo[transformers]'", name=missing.name) from missing
 
 from kondo.gate import KondoGate, KondoGateConfig
 from kondo.packing import mode

@@ -23,8 +23,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-from trl import GRPOTrainer
+
+try:
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+    from trl import GRPOTrainer
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(f"{missing}; pip install 'kondo[trl]'", name=missing.name) from missing
 
 from kondo.gate import GateSettings, KondoGate, per_entry, too_few
 from kondo.integrations.trl_config import KondoGRPOConfig as KondoGRPOConfig
