@@ -108,5 +108,24 @@ class Decision:
         return self.weights != 0 if self.weights.dim() == 1 else (self.weights != 0).any(-1)
 
 
+def remarks(decision: Decision, alone: bool) -> list[str]:
+    """What makes a batch teach other than it seems to. alone: no other process has a part of it."""
+    said = []
+    if not decision.size and alone:
+        said.append(f"empty: a batch of {len(decision.weights)} rows without a decision teaches nothing.")
+    if decision.nonfinite:
+        of = "tokens" if decision.output.gate_weights.dim() > 1 else "rows"
+        said.append(
+            f"nonfinite: {decision.nonfinite} {of} have log-probabilities or advantages that are NaN or infinite, "
+            "and are left out."
+        )
+    if decision.batch.has_holes():
+        said.append(
+            "attention_mask: padding between the tokens of a row, whose positions then count it; generation does "
+            "not. Move rows together for the log-probabilities that generation had."
+        )
+    return said
+
+
 def _said(shape: tuple[int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{'' if len(shape) == 2 else ', …'})"

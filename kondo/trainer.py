@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from kondo import packing
-from kondo.batch import Batch, Decision
+from kondo.batch import Batch, Decision, remarks
 from kondo.gate import KondoGate, KondoGateConfig, gated_sum, per_entry, too_few
 from kondo.parallel import check_equal, clip, highest, is_sharded, sharded, sum_gradients, summed, unwrapped
 
@@ -183,7 +183,9 @@ class KondoTrainer:
         counts = torch.stack([decided.sum(), (weights != 0).sum(), units.sum()])
         size, kept, count = summed(counts, self.group).tolist()
         decision = Decision(batch, output, weights, size, kept, int(wrong.sum()))
-        self._warn(decision, count)
+        few = too_few(self.gate.settings, count)
+        for sentence in ([few] if few else []) + remarks(decision, alone=self.group is None):
+            self._once(sentence)
         return decision
 
     def backward(self, decision: Decision) -> dict[str, float]:
@@ -310,25 +312,8 @@ class KondoTrainer:
             )
         self.call_backward(loss)
 
-    def _warn(self, decision: Decision, units: int) -> None:
-        """Say once what makes a batch teach other than it seems to."""
-        if not decision.size and self.group is None:
-            self._once(f"empty: a batch of {len(decision.weights)} rows without a decision teaches nothing.")
-        if sentence := too_few(self.gate.settings, units):
-            self._once(sentence)
-        if decision.nonfinite:
-            of = "tokens" if decision.output.gate_weights.dim() > 1 else "rows"
-            self._once(
-                f"nonfinite: {decision.nonfinite} {of} have log-probabilities or advantages that are NaN or infinite, "
-                "and are left out."
-            )
-        if decision.batch.has_holes():
-            self._once(
-                "attention_mask: padding between the tokens of a row, whose positions then count it; generation does "
-                "not. Move rows together for the log-probabilities that generation had."
-            )
-
     def _once(self, sentence: str) -> None:
+        """Say what makes batches teach other than it seems to, once of each kind."""
         about = sentence.partition(":")[0]
         if about not in self.warned:
             self.warned.add(about)
