@@ -170,6 +170,13 @@ def step_costs() -> str:
     return "\n\n".join(tables)
 
 
+def language_claims() -> str:
+    """What the published runs say of the claims about a pretrained language model."""
+    rows = (DOCS / "results" / "README.md").read_text().splitlines()
+    own = [row.replace("](", "](results/") for row in rows if row.startswith("| [L")]
+    return "\n".join(["| claim | verdict | measured | n, steps |", "|---|---|---|---|", *own])
+
+
 def api() -> str:
     """Every public function and class of the library, from its source: signature and docstring."""
     lines = []
@@ -241,7 +248,9 @@ def _quoted(text: str) -> list[str]:
     return [line.replace("::", ":") if line.endswith("::") else line for line in text.splitlines()]
 
 
-GENERATED: dict[str, Callable[[], str]] = {"columns": columns, "rules": rules, "api": api, "step_costs": step_costs}
+GENERATED: dict[str, Callable[[], str]] = {
+    each.__name__: each for each in (columns, rules, api, step_costs, language_claims)
+}
 
 
 def filled(text: str) -> str:
