@@ -74,7 +74,7 @@ def from_uniform(shares: np.ndarray) -> float:
 def measured(table: pd.DataFrame) -> str:
     """The mean age of each setting, and how far ages are from uniform, in words."""
     return "mean age in learner steps, and distance from uniform on 0..D: " + "; ".join(
-        f"{row['choice.task']}, queue {row['actor.queue']:g}, {row['actor.count']:g} actors at pace "
+        f"{row['choice.task']}, queue {row['actor.queue']:g}, {row['actor.count']:g} elsewhere at pace "
         f"{row['actor.pace']:g} (acting {row['ratio']:.2g} times learning): {row['mean_age']:.1f} steps = "
         f"{row['age_s'] * 1e3:.0f} ms, {row['uniform']:.2f}"
         for row in table.drop_duplicates(BY).to_dict("records")
@@ -90,7 +90,7 @@ def plot(table: pd.DataFrame) -> Figure:
             for (count, pace), group in own.groupby(["actor.count", "actor.pace"]):
                 shares = group.set_index(group["age"].clip(upper=OLDEST)).groupby(level=0)["share"].sum()
                 colour = {1: "#56b4e9", 2: "#0072b2", 4: "#332288"}.get(int(count), "#000000")
-                name = f"{count:g} actors, {pace:g}×: mean {group['mean_age'].iloc[0]:.1f}"
+                name = f"{count:g} actor{'s' * (count > 1)}, {pace:g}×: mean {group['mean_age'].iloc[0]:.1f}"
                 axes.plot(shares.index, shares, marker=".", color=colour, ls="-" if pace == 1 else "--", label=name)
             axes.set(title=f"{task}, a queue of {queue:g}", xlabel=f"age in learner steps ({OLDEST}: or more)")
             axes.legend(fontsize=6.5)

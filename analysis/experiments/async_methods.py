@@ -69,6 +69,7 @@ def plot(table: pd.DataFrame) -> Figure:
             yscale="log", xlabel="samples per seed", ylabel="error", title=f"{task}: —— elsewhere, – – simulated"
         )
         line[1].set(yscale="log", xlabel="seconds", title=f"{task}: by seconds, evaluations left out")
+        line[0].locator_params(axis="x", nbins=5)
         line[0].legend(fontsize=6.5)
     style.note(figure, curves)
     return figure

@@ -43,7 +43,8 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
         )
     table = pd.DataFrame(rows)
     # the twins of one, two and four actors differ only in the ages of their batches
-    return table.groupby(BY, dropna=False, as_index=False).mean(numeric_only=True)
+    means = table.groupby(BY, dropna=False, as_index=False).mean(numeric_only=True)
+    return means.astype({"step": int, "seeds": int, "diverged": int})
 
 
 def measured(table: pd.DataFrame) -> str:
@@ -62,7 +63,7 @@ def measured(table: pd.DataFrame) -> str:
         for each in group[group["actors"] > 0].to_dict("records"):
             fair = f", {each['per_second'] / twin.iloc[0]['per_second']:.2f} of its twin's" if len(twin) else ""
             parts.append(
-                f"{each['per_second'] / first['per_second']:.2f} times with {each['actors']} actors{fair} (acting "
+                f"{each['per_second'] / first['per_second']:.2f} times with {each['actors']} elsewhere{fair} (acting "
                 f"{each['ratio']:.2g} times learning, the learner idle {each['idle']:.0%})"
             )
         said.append(", ".join(parts))
