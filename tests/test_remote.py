@@ -394,8 +394,8 @@ def test_throughput_is_samples_of_all_seeds_over_the_learner_s_seconds_and_actor
     assert table["ratio"].to_dict() == pytest.approx({0: 1.5, 2: 2.0})
     assert table["idle"].to_dict() == pytest.approx({0: 0, 2: 0.4})
     assert (
-        "200 in one process (acting 1.5 times learning), 1.50 times with 2 elsewhere, 2.00 of its twin's (acting 2 times "
-        "learning, the learner idle 40%)" in async_throughput.measured(every)
+        "200 in one process (acting 1.5 times learning), 1.50 times with 2 elsewhere, 2.00 of its twin's (acting 2 "
+        "times learning, the learner idle 40%)" in async_throughput.measured(every)
     )
 
 
