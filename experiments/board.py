@@ -52,7 +52,7 @@ def _number(value: Any) -> float | None:
 def template(results: Path, project: str) -> dict[str, Any]:
     """A report as data: a section per published experiment, the error against either cost, and the table."""
     sections = []
-    for plan in plans_of(results):
+    for plan in sorted(plans_of(results), key=lambda plan: plan.figure):
         panels = [
             {"kind": "line", "x": cost, "y": "*_error", "group_by": "name", "log_x": cost == "backward", "log_y": True}
             for cost in ("forward", "backward")
