@@ -62,8 +62,10 @@ def plot(table: pd.DataFrame) -> Figure:
     left.annotate("chance", (rate, 0.5), (4, 0), textcoords="offset points", fontsize=7.5)
     for found in table.loc[table["screen.source"] == "blind", "recall"]:
         left.axvline(found, color="black", ls="--", lw=1)
-        left.annotate("by advantage", (found, -0.4), (4, 0), textcoords="offset points", fontsize=7.5)
+        text = {"textcoords": "offset points", "fontsize": 7.5, "ha": "right"}
+        left.annotate("by advantage", (found, 0.5), (-4, 0), **text)
     left.set(xlim=(0, 1.03), xlabel="recall: share of what exact delight would keep", title="What the screen finds")
-    right.set(xscale="log", xlabel="final error", title="… and what is learned from it")
+    wide = table["error_high"].max() > 10 * table["error_low"].min()
+    right.set(xscale="log" if wide else "linear", xlabel="final error", title="… and what is learned from it")
     style.note(figure, table, f"DG-K ρ={style.percent(rate)}")
     return figure
