@@ -25,9 +25,11 @@ import torch
 from scipy.stats import t as student
 
 from experiments.extend import load_extensions
+from experiments.replay import replayed
 from kondo.lab.config.cell import parse
 from kondo.lab.interrupts import quietly
 from kondo.lab.records import BESIDE, Damaged, Run, is_results, read_manifest, read_run, read_runs, spent
+from kondo.lab.remote import COLUMNS
 from kondo.lab.training import Block, provenance, train
 from kondo.schema import ConfigError
 
@@ -66,9 +68,11 @@ def chosen(runs: Sequence[Run], number: int | None, minutes: float | None, seed:
 
 
 def retrained(run: Run, data: Path) -> Run:
-    """The same run, trained here; ConfigError where this code has no such cell."""
+    """The same run, trained here; an asynchronous one as its replay. ConfigError where this code has no such cell."""
     cell = parse({key: value for key, value in run.config.items() if key not in BESIDE})
-    if cell.key() != run.cell:
+    if cell.actor.mode == "async":
+        cell = parse(replayed(run))
+    elif cell.key() != run.cell:
         raise ConfigError(f"this code calls the same settings {cell.key()}")
     threads = run.status.get("machine", {}).get("threads")
     torch.set_num_threads(threads if isinstance(threads, int) and threads > 0 else 1)
@@ -97,7 +101,8 @@ def other_place(status: Mapping[str, Any]) -> list[str]:
 
 
 def without_seconds(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if not name.startswith(TIMED)}
+    """A row without what no two runs have in common: seconds, and how actors elsewhere fared."""
+    return {name: value for name, value in row.items() if not name.startswith(TIMED) and name not in COLUMNS}
 
 
 def difference(published: Run, anew: Run) -> str | None:

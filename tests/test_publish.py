@@ -608,3 +608,16 @@ def test_a_cell_that_this_code_no_longer_has_is_a_mismatch(results, monkeypatch,
     monkeypatch.setattr(verify, "parse", lambda plain: CELLS[0])
     assert verify.main(["--results", str(results), "--number", "8"]) == 1
     assert "cannot be trained again: this code calls the same settings" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_published_asynchronous_run_is_verified_by_its_replay():
+    runs = [
+        run
+        for run in read_runs(ROOT / "results")[0]
+        if run.config.get("actor", {}).get("mode") == "async" and run.config["task"]["name"] == "reversal"
+    ]
+    cheapest = min(runs, key=lambda run: (len(run.config["seeds"]) * run.config["steps"], run.status["seconds"]))
+    anew = verify.retrained(cheapest, ROOT / "data")
+    assert verify.compare(cheapest, anew, [cheapest], 1).holds or verify.other_place(cheapest.status)
+    assert "schedule" in anew.config["actor"]
