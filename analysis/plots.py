@@ -93,10 +93,10 @@ def pareto_table(frame: pd.DataFrame, references: Sequence[str], costs: Sequence
     points = aggregate(final(runs), by).assign(kind="point")
     for cost in costs:
         ends = final(runs)
-        spread = [bootstrap(group[cost]) for _, group in ends.groupby(by, dropna=False)]
+        spread = [bootstrap(group[cost].dropna()) for _, group in ends.groupby(by, dropna=False)]
         points[f"{cost}_low"], points[f"{cost}_high"] = [s.low for s in spread], [s.high for s in spread]
         points[f"front_{cost}"] = False
-        fair = points["method.name"] != "ce"  # the oracle sees the labels
+        fair = (points["method.name"] != "ce") & points[cost].notna()  # the oracle sees the labels
         points.loc[fair, f"front_{cost}"] = pareto_front(points.loc[fair, cost], points.loc[fair, "error"])
     course = runs[runs["method.name"].isin(references) & (runs["step"] > 0)]
     curves = aggregate(course, [*by, "step"]).assign(kind="curve")

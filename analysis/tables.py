@@ -83,8 +83,10 @@ def having(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 
 def seconds(frame: pd.DataFrame) -> pd.Series:
-    """All timed phases together."""
-    return frame.filter(like="seconds_").sum(axis=1)
+    """All timed phases together; NaN where answers shared what they have in common, since a step then takes a time of
+    its own."""
+    together = frame.filter(like="seconds_").sum(axis=1)
+    return together.where(~frame["shared"]) if "shared" in frame else together
 
 
 def aggregate(frame: pd.DataFrame, by: Sequence[str], values: Sequence[str] = ("error",)) -> pd.DataFrame:

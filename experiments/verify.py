@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import sys
 import tempfile
@@ -26,6 +27,7 @@ from scipy.stats import t as student
 
 from experiments.extend import load_extensions
 from experiments.replay import replayed
+from kondo.lab import kernels
 from kondo.lab.config.cell import parse
 from kondo.lab.interrupts import quietly
 from kondo.lab.records import BESIDE, Damaged, Run, is_results, read_manifest, read_run, read_runs, spent
@@ -74,6 +76,8 @@ def retrained(run: Run, data: Path) -> Run:
         cell = parse(replayed(run))
     elif cell.key() != run.cell:
         raise ConfigError(f"this code calls the same settings {cell.key()}")
+    os.environ[kernels.SWITCH] = run.status.get("versions", {}).get("kernels", "on")
+    provenance.cache_clear()
     threads = run.status.get("machine", {}).get("threads")
     torch.set_num_threads(threads if isinstance(threads, int) and threads > 0 else 1)
     cell.task.fetch(data)

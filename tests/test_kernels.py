@@ -43,7 +43,7 @@ def test_kernels_stand_in_for_plain_torch_on_32_bit_floats_on_a_cpu_alone(switch
 
 def test_a_switch_that_is_neither_on_nor_off_is_refused(switch):
     switch("of")
-    with pytest.raises(ValueError, match="KONDO_KERNELS='of': allowed: on, off"):
+    with pytest.raises(ValueError, match="KONDO_KERNELS='of': allowed: on, off, shared"):
         kernels.enabled(torch.zeros(1))
 
 
@@ -238,18 +238,20 @@ def test_on_a_tree_the_transformer_has_the_same_log_policy_and_gradients(shape, 
         inputs, actions = inputs[seed, index // policy.samples], actions[seed, index]
     up = streams.normal("up", 0, (*actions.shape[1:], policy.vocab))
     found = []
-    for to in ("on", "off"):
+    for to in ("on", "shared", "off"):
         switch(to)
         log_policy = policy.log_policy(leaves, inputs, actions)
         with torch.no_grad():
             torch.testing.assert_close(policy.log_policy(leaves, inputs, actions), log_policy, atol=2e-5, rtol=0)
         found.append((log_policy, torch.autograd.grad(log_policy, list(leaves.values()), up)))
-    torch.testing.assert_close(found[0][0], found[1][0], atol=2e-5, rtol=0)
-    for one, other in zip(found[0][1], found[1][1], strict=True):
-        torch.testing.assert_close(one, other, atol=1e-4 * other.abs().max().item(), rtol=0)
+    plain = found.pop()
+    for log_policy, gradients in found:
+        torch.testing.assert_close(log_policy, plain[0], atol=2e-5, rtol=0)
+        for one, other in zip(gradients, plain[1], strict=True):
+            torch.testing.assert_close(one, other, atol=1e-4 * other.abs().max().item(), rtol=0)
 
 
-def test_what_sequences_begin_with_in_common_goes_through_the_model_once(monkeypatch):
+def test_what_sequences_begin_with_in_common_goes_through_the_model_once(monkeypatch, switch):
     policy, seeds, _ = SHAPES["several seeds"]
     streams = Streams(seeds)
     parameters = views(policy.init(streams), policy.shapes())
@@ -271,6 +273,10 @@ def test_what_sequences_begin_with_in_common_goes_through_the_model_once(monkeyp
     seen.clear()
     policy.log_policy(leaves, prompts, actions)  # in a graph, only prompts
     assert seen == [sum(nodes[:6]) + 12 * 5] * 5 + [nodes[5] + 12 * 5]
+    seen.clear()
+    switch("shared")  # unless asked for
+    policy.log_policy(leaves, prompts, actions)
+    assert seen == [sum(nodes)] * 5 + [sum(nodes[5:])]
 
 
 # Whole training runs

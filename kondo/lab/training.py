@@ -277,6 +277,7 @@ def provenance(device: str) -> dict[str, Any]:
             "torch": torch.__version__,
             "numpy": np.__version__,
             "numba": kernels.version(),
+            "kernels": kernels.switch(),
             "python": platform.python_version(),
         },
         "machine": {

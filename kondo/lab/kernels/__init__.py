@@ -14,19 +14,20 @@ SWITCH = "KONDO_KERNELS"
 def enabled(x: Tensor) -> bool:
     """Whether kernels may stand in for plain torch on a tensor like this: 32-bit floats on a CPU, with numba installed,
     and not switched off by the environment variable KONDO_KERNELS=off."""
-    return switched_on() and x.device.type == "cpu" and x.dtype == torch.float32 and installed()
+    return switch() != "off" and x.device.type == "cpu" and x.dtype == torch.float32 and installed()
 
 
-def switched_on() -> bool:
-    switch = os.environ.get(SWITCH, "on")
-    if switch not in ("on", "off"):
-        raise ValueError(f"{SWITCH}={switch!r}: allowed: on, off")
-    return switch == "on"
+def switch() -> str:
+    """on; off; or shared: on, and in a graph answers that begin alike share what they have in common."""
+    value = os.environ.get(SWITCH, "on")
+    if value not in ("on", "off", "shared"):
+        raise ValueError(f"{SWITCH}={value!r}: allowed: on, off, shared")
+    return value
 
 
 def version() -> str | None:
     """Of numba; None where kernels are not used."""
-    if not (switched_on() and installed()):
+    if switch() == "off" or not installed():
         return None
     import numba
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm
 
+from kondo.lab import kernels
 from kondo.lab.kernels.attention import attend
 from kondo.lab.kernels.tree import Tree
 from kondo.lab.rounding import log_softmax
@@ -47,10 +48,11 @@ def log_policy(policy: Transformer, parameters: Parameters, inputs: Tensor, acti
     """log π of every token of given answers. [S, P, H], [S, B, T] → [S, B, T, M]
 
     In a graph answers share their prompt alone, so that the time of a backward pass tells what it would be where
-    answers are seldom alike: with two letters they often are, and what a gate saves would seem less.
+    answers are seldom alike: with two letters they often are, and what a gate saves would seem less. KONDO_KERNELS=shared
+    is for runs whose time tells nothing: there they share all that they have in common.
     """
     asked = inputs.repeat_interleave(actions.shape[1] // inputs.shape[1], dim=1)
-    apart = policy.prompt if torch.is_grad_enabled() else None
+    apart = policy.prompt if torch.is_grad_enabled() and kernels.switch() != "shared" else None
     tree = Tree(policy.vocab, policy.prompt + policy.answer - 1, apart)
     tree.grow(torch.cat([asked, actions[..., :-1]], dim=-1))
     nodes = _forward(policy, parameters, _folded(policy, parameters), tree)

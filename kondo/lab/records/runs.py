@@ -47,7 +47,8 @@ class Run:
     def about(self) -> dict[str, Any]:
         """The columns that all rows have in common: the config, with dotted names."""
         status, metric = self.status["status"], self.config["error"]
-        common = {"cell": self.cell, "run": self.name, "status": status, "metric": metric}
+        shared = self.status.get("versions", {}).get("kernels") == "shared"
+        common = {"cell": self.cell, "run": self.name, "status": status, "metric": metric, "shared": shared}
         return common | flatten(_identity(self.config))
 
     def columns(self) -> Iterator[dict[str, Any]]:
