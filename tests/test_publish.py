@@ -18,11 +18,11 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from analysis import draw, load, report
+from analysis import draw, load, report, tables
 from experiments import publish as command
 from experiments import runs as listing
 from experiments import verify
-from kondo.lab.config.cell import SCHEMA
+from kondo.lab.config.cell import SCHEMA, parse
 from kondo.lab.records import (
     Damaged,
     Plan,
@@ -33,6 +33,7 @@ from kondo.lab.records import (
     read_experiment,
     read_plan,
     read_plans,
+    read_run,
     read_runs,
     run_folders,
     write_plan,
@@ -621,3 +622,24 @@ def test_a_published_asynchronous_run_is_verified_by_its_replay():
     anew = verify.retrained(cheapest, ROOT / "data")
     assert verify.compare(cheapest, anew, [cheapest], 1).holds or verify.other_place(cheapest.status)
     assert "schedule" in anew.config["actor"]
+
+
+def test_kernels_are_switched_as_a_run_s_record_says_and_seconds_of_shared_answers_are_left_out(tmp_path, monkeypatch):
+    small = {"name": "reversal", "length": 4, "width": 16, "prompts": 2, "evaluated": 20}
+    plain = {"task": small, "method": {"name": "dg"}, "gate": None, "steps": 8, "evals": 3}
+    block = Block(parse(plain), (0, 1))
+    seconds, logs = [], []
+    for switch in ("on", "shared"):
+        monkeypatch.setenv("KONDO_KERNELS", switch)
+        verify.provenance.cache_clear()
+        train(block, tmp_path / switch)
+        run = read_run(block.folder(tmp_path / switch))
+        monkeypatch.setenv("KONDO_KERNELS", "off")
+        anew = verify.retrained(run, tmp_path)
+        assert anew.status["versions"]["kernels"] == run.status["versions"]["kernels"] == switch
+        assert verify.difference(run, anew) is None
+        seconds.append(tables.seconds(load.frame_of([run])))
+        logs.append([verify.without_seconds(row) for row in run.rows])
+    assert (seconds[0][2:] > 0).all()
+    assert seconds[1].isna().all()
+    assert logs[0] != logs[1], "rounding tells them apart"

@@ -48,8 +48,8 @@ def log_policy(policy: Transformer, parameters: Parameters, inputs: Tensor, acti
     """log π of every token of given answers. [S, P, H], [S, B, T] → [S, B, T, M]
 
     In a graph answers share their prompt alone, so that the time of a backward pass tells what it would be where
-    answers are seldom alike: with two letters they often are, and what a gate saves would seem less. KONDO_KERNELS=shared
-    is for runs whose time tells nothing: there they share all that they have in common.
+    answers are seldom alike: with two letters they often are, and what a gate saves would seem less. In runs
+    whose time tells nothing KONDO_KERNELS=shared has them share all that they have in common.
     """
     asked = inputs.repeat_interleave(actions.shape[1] // inputs.shape[1], dim=1)
     apart = policy.prompt if torch.is_grad_enabled() and kernels.switch() != "shared" else None
