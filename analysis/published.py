@@ -40,8 +40,9 @@ def _none(value: Any) -> Any:
 
 
 def beside(frame: pd.DataFrame, theirs: pd.DataFrame, value: str) -> pd.DataFrame:
-    """Ours at each published point, the mean over seeds, interpolated as `distance` does; a seed that diverged has an
-    error of 1. Points beyond our last evaluation, and of methods that were not trained, are left out."""
+    """Ours at each point of a published curve, the mean over seeds, interpolated as `distance` does; a seed that
+    diverged has an error of 1. Points beyond our last evaluation, and of methods that were not trained, are left
+    out."""
     rows: list[dict[Any, Any]] = []
     for _, points in theirs.groupby(SETTING, dropna=False, sort=False):
         runs = of(frame, points.iloc[0].to_dict())
@@ -51,7 +52,14 @@ def beside(frame: pd.DataFrame, theirs: pd.DataFrame, value: str) -> pd.DataFram
             if len(means) and means.index[0] <= point["forward"] <= means.index[-1]:
                 there = np.exp(np.interp(np.log(point["forward"]), np.log(means.index), np.log(means)))
                 rows.append({**point, "ours": float(there)})
-    return pd.DataFrame(rows, columns=[*SETTING, "forward", "value", "ours"])
+    return compared(pd.DataFrame(rows, columns=[*theirs.columns, "ours"]).rename(columns={"forward": "forward passes"}))
+
+
+def compared(points: pd.DataFrame, axis: str = "forward passes") -> pd.DataFrame:
+    """What a page shows of published points that have ours beside them: where on the axis each is, which setting it is
+    of, what is measured, theirs and ours. Points that ours has nothing for are left out."""
+    columns = [axis, *SETTING, "quantity", "value", "ours"]
+    return points.dropna(subset="ours")[columns].reset_index(drop=True)
 
 
 def distance(ours: pd.DataFrame, theirs: pd.DataFrame, value: str) -> float:

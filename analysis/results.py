@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pandas as pd
 
 from analysis.draw import draw_all, figures_by_scale
 from analysis.experiments import claims, experiments
-from analysis.judge import NOT_RUN
+from analysis.judge import INCONCLUSIVE, NOT, NOT_RUN, PARTLY, REPRODUCED
 from analysis.load import read_figure
 from analysis.style import label
 from kondo.lab.interrupts import quietly
@@ -27,6 +28,8 @@ BEGIN, END = "<!-- results: written by make results -->", "<!-- end of results -
 OUTCOMES = {"holds": "holds", "fails": "**fails**", "open": "open"}
 HEADLINES, SHOWN = ("J5", "J6", "J9", "D1", "D4"), 5
 """The claims that the README shows first, and how many in all."""
+PLAIN = ("speedup_to_5%", "longest_length")
+"""Published quantities that are no errors."""
 NEWLY = "Written by `make results` from `results/`; change nothing here by hand.\n"
 
 
@@ -77,20 +80,23 @@ def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[
 
 
 def point_by_point(table: pd.DataFrame) -> list[str]:
-    """Published points and ours at the same forward passes, a column per method."""
-    lines = ["## Point by point", "", "Published, ours at as many forward passes, and ours over theirs.", ""]
+    """Published points with ours beside them: a line for each place on the axis, a column per setting."""
+    axis = table.columns[0]
+    lines = ["## Point by point", "", "Published · ours there · ours over theirs.", ""]
     columns = list(dict.fromkeys(label(row) for row in table.to_dict("records")))
-    cells = {
-        (
-            row["forward"],
-            label(row),
-        ): f"{_error(row['value'])} · {_error(row['ours'])} · ×{row['ours'] / row['value']:.2f}"
-        for row in table.to_dict("records")
-    }
-    lines += [f"| forward passes | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for forward in sorted(set(table["forward"])):
-        lines.append(f"| {forward:,.0f} | " + " | ".join(cells.get((forward, each), "") for each in columns) + " |")
+    cells = {(row[axis], label(row)): _pair(row) for row in table.to_dict("records")}
+    lines += [f"| {axis} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+    places = list(dict.fromkeys(table[axis]))
+    for place in places if isinstance(places[0], str) else sorted(places):
+        words = place if isinstance(place, str) else f"{place:,.0f}"
+        lines.append(f"| {words} | " + " | ".join(cells.get((place, each), "") for each in columns) + " |")
     return [*lines, ""]
+
+
+def _pair(row: Mapping[Any, Any]) -> str:
+    theirs, ours = row["value"], row["ours"]
+    shown = "{:.3g}".format if row["quantity"] in PLAIN else _error
+    return f"{shown(theirs)} · {shown(ours)}" + (f" · ×{ours / theirs:.2f}" if theirs else "")
 
 
 def _error(value: float) -> str:
@@ -100,9 +106,15 @@ def _error(value: float) -> str:
 
 def index(records: list[dict[str, Any]], entries: Mapping[str, Any]) -> str:
     """The table of all claims, those without published runs among them."""
-    lines = ["# Results", "", NEWLY, "| claim | verdict | measured | n, steps |", "|---|---|---|---|"]
-    lines += [_row(record, record["figure"] + ".md") for record in records]
+    counts = Counter((record["verdict"], entries[record["figure"]]["scale"]) for record in records)
+    verdicts = [word for word in (REPRODUCED, PARTLY, NOT, INCONCLUSIVE) if any(word == each for each, _ in counts)]
     missing = [claim for claim in claims().values() if claim.figure not in entries]
+    lines = ["# Results", "", NEWLY]
+    for scale in dict.fromkeys(scale for _, scale in counts):
+        shown = ", ".join(f"{counts[word, scale]} {word}" for word in verdicts if counts[word, scale])
+        lines += [f"At {scale} scale: {shown}.", ""]
+    lines += ["| claim | verdict | measured | n, steps |", "|---|---|---|---|"]
+    lines += [_row(record, record["figure"] + ".md") for record in records]
     lines += [
         f"| {each.id}: {_cell(each.claim)} | {NOT_RUN} | no published runs of `{each.figure}` | |" for each in missing
     ]

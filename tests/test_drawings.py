@@ -4,10 +4,12 @@ import dataclasses
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import yaml
 from matplotlib import pyplot as plt
 
+from analysis import results
 from analysis.experiments import experiments, gate_robustness
 from analysis.load import CHOICES, final, frame_of
 from analysis.published import DG_PAPER, JOY_PAPER, published
@@ -203,6 +205,49 @@ def test_published_points_are_drawn_beside_ours():
     assert [hollow(axes) for axes in figure.axes] == [
         (theirs["b"] == baseline).sum() for baseline in ("confidence", "half", "zero", "oracle")
     ]
+
+
+def test_every_published_point_that_was_trained_has_ours_beside_it():
+    frame = {name: logs(MADE[name]()) for name in ("joy_1", "joy_3", "joy_8", "joy_10", "dg_3", "dg_8")}
+    frame["dg_8"] = logs(MADE["dg_8"](), steps=1000)
+    beside = {name: experiments()[name].beside(own) for name, own in frame.items()}
+    theirs = published(JOY_PAPER, "Fig. 10", "longest_length")
+    assert len(beside["joy_1"]) == (published(JOY_PAPER, "Fig. 1", "error")["forward"] > 0).sum()
+    assert len(beside["joy_3"]) == len(published(JOY_PAPER, "Fig. 3", "speedup_to_5%"))
+    assert len(beside["joy_8"]) == (published(JOY_PAPER, "Fig. 8", "reward_error")["forward"] > 0).sum()
+    assert len(beside["joy_10"]) == len(theirs)
+    assert len(beside["dg_8"]) == len(published(DG_PAPER, "Fig. 8", "token_error"))
+    many = published(DG_PAPER, "Fig. 3", "error")
+    assert len(beside["dg_3"]) == (many["S"].isin(["1", "10"])).sum()  # 3 and 100 were not trained
+
+    ends = final(frame["dg_3"])
+    for row in beside["dg_3"].to_dict("records"):
+        baseline = {"b = 0": "zero", "b = ½": "half", "b = Σπ²": "confidence", "b = π(y*)": "oracle"}
+        words, _, guesses = row["baseline and guesses"].partition(", S = ")
+        own = (ends["task.baseline"] == baseline[words]) & (ends["task.samples"] == int(guesses))
+        assert row["ours"] == pytest.approx(
+            ends[own & (ends["method.name"] == row["method.name"])]["train_error"].mean()
+        )
+        printed = many[(many["b"] == baseline[words]) & (many["S"] == guesses)].set_index("method.name")["value"]
+        assert row["value"] == printed[row["method.name"]]
+
+    ends = final(frame["dg_8"])
+    appendix = ends[ends["method.alpha"] == 0.6]["error"].mean()
+    assert beside["dg_8"].set_index("method.name")["ours"]["pmpo"] == pytest.approx(appendix)
+    reached = beside["joy_10"].set_index("forward passes")["ours"]
+    assert reached[0] == 0
+    assert reached[1e6].to_list() == [3.0] * (theirs["forward"] == 1e6).sum()
+    sped = beside["joy_3"].set_index(["method.name", "c"])["ours"]
+    assert sped["dgk", 8] > sped["dgk", 0] > 0
+
+
+def test_points_are_shown_in_their_own_units_and_with_their_ratio():
+    rows = [{"c": 8.0, "method.name": "dg", "gate.rate": np.nan, "gate.price": np.nan, "quantity": "speedup_to_5%"}]
+    rows = [rows[0] | {"value": 2.0, "ours": 3.0}, rows[0] | {"c": 1000.0, "value": 0.0, "ours": 1.0}]
+    table = pd.DataFrame(rows)
+    assert results.point_by_point(table)[-4:] == ["|---|---|", "| 8 | 2 · 3 · ×1.50 |", "| 1,000 | 0 · 1 |", ""]
+    errors = table.assign(quantity="error", value=0.2, ours=0.1).rename(columns={"c": "steps"})
+    assert results.point_by_point(errors)[-5:-2] == ["| steps | DG |", "|---|---|", "| 8 | 20% · 10% · ×0.50 |"]
 
 
 # What is in the tables

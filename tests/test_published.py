@@ -10,7 +10,7 @@ from analysis import published, stats
 from analysis.settings import DG, PG, gate
 from tests.worlds import PATTERNS, SEEDS
 
-POINTS = pd.DataFrame({"forward": [100.0, 1000.0, 10_000.0], "value": [0.4, 0.1, 0.05]})
+POINTS = pd.DataFrame({"forward": [100.0, 1000.0, 10_000.0], "value": [0.4, 0.1, 0.05], "quantity": "error"})
 
 
 def curve(values, forward=(100.0, 1000.0, 10_000.0), column="error"):
@@ -67,12 +67,13 @@ def test_beside_each_point_stands_our_mean_over_seeds_there_and_points_that_we_d
     setting = {"method.name": "dgk", "gate.rate": 0.03, "gate.price": np.nan}
     other = {"method.name": "pg", "gate.rate": np.nan, "gate.price": np.nan}
     beyond = pd.DataFrame({"forward": [50.0, 1000.0, 3162.28, 20_000.0], "value": [0.9, 0.1, 0.07, 0.05]})
+    beyond["quantity"] = "error"
     theirs = pd.concat(
         [beyond.assign(**setting), POINTS.assign(**other), POINTS.assign(**setting | {"gate.rate": 0.5})]
     )
     runs = pd.concat([seeds([0.4, 0.2, 0.05], 0.2).assign(**setting), seeds([0.4, 0.1, 0.05]).assign(**other)])
     found = published.beside(runs, theirs, "error")
-    assert found["forward"].to_list() == [1000.0, 3162.28, 100.0, 1000.0, 10_000.0]
+    assert found["forward passes"].to_list() == [1000.0, 3162.28, 100.0, 1000.0, 10_000.0]
     middle = math.sqrt(0.2 * 0.05)  # of the second interval, on logarithmic axes
     assert found["ours"].to_list() == pytest.approx([0.2, middle, 0.4, 0.1, 0.05], rel=1e-4)
     assert found["value"].to_list() == [0.1, 0.07, 0.4, 0.1, 0.05]

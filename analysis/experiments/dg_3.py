@@ -27,8 +27,7 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 
 def plot(table: pd.DataFrame) -> Figure:
     figure, row = plots.panels(1, 4, sharey=True)
-    theirs = published.published(published.DG_PAPER, "Fig. 3", "error")
-    theirs = theirs.assign(S=theirs["S"].astype(float))
+    theirs = _theirs()
     for axes, (baseline, name) in zip(row, NAMES.items(), strict=True):
         plots.lines(axes, table[table["task.baseline"] == baseline], "task.samples", "train_error")
         plots.overlay(axes, theirs[theirs["b"] == baseline], "S")
@@ -39,6 +38,17 @@ def plot(table: pd.DataFrame) -> Figure:
     row[0].legend(fontsize=8)
     style.note(figure, table, "hollow: the paper's, at 10,000 steps")
     return figure
+
+
+def beside(frame: pd.DataFrame) -> pd.DataFrame:
+    ours = select(frame).rename(columns={"task.baseline": "b", "task.samples": "S", "train_error": "ours"})
+    both = _theirs().merge(ours, on=["b", "S", *SETTING], how="left")
+    where = [f"b = {NAMES[b]}, S = {guesses:g}" for b, guesses in zip(both["b"], both["S"], strict=True)]
+    return published.compared(both.assign(**{"baseline and guesses": where}), "baseline and guesses")
+
+
+def _theirs() -> pd.DataFrame:
+    return published.published(published.DG_PAPER, "Fig. 3", "error").astype({"S": float})
 
 
 @claim(

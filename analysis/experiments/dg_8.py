@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BY = [*SETTING, "method.alpha"]
+ALPHA = 0.6
+"""PMPO's, in the paper's appendix."""
 
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
@@ -25,13 +27,25 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
 def plot(table: pd.DataFrame) -> Figure:
     figure, axes = plots.panels(1, 1)
     plots.lines(axes, table, "step", by=BY, se=True)
-    theirs = published.published(published.DG_PAPER, "Fig. 8", "token_error")
-    plots.overlay(axes, theirs.assign(steps=theirs["steps"].astype(float)), "steps")
+    theirs = _theirs()
+    plots.overlay(axes, theirs, "steps")
     plots.floor(axes, pd.concat([table["error"], theirs["value"]]))
     axes.set(xlabel="steps", ylabel="share of wrong tokens", title="Reversal, share reward; hollow: the paper's")
     axes.legend(fontsize=8)
     style.note(figure, table, "PMPO: α = 0.5 (solid), 0.6", "bands: one standard error (dark), 95% intervals (light)")
     return figure
+
+
+def beside(frame: pd.DataFrame) -> pd.DataFrame:
+    """PMPO with the α of the paper's appendix."""
+    own = select(frame)
+    own = own[own["method.alpha"].isna() | (own["method.alpha"] == ALPHA)]
+    ours = own.rename(columns={"error": "ours", "step": "steps"})
+    return published.compared(_theirs().merge(ours, on=["steps", *SETTING], how="left"), "steps")
+
+
+def _theirs() -> pd.DataFrame:
+    return published.published(published.DG_PAPER, "Fig. 8", "token_error").astype({"steps": int})
 
 
 @claim(
@@ -44,7 +58,7 @@ def plot(table: pd.DataFrame) -> Figure:
 )
 def dg_leads_on_shares(frame: pd.DataFrame) -> Finding:
     """Factors between mean errors of all seeds; PMPO with α = 0.6, as the paper's appendix has it."""
-    settings = {"dg": DG, "pg": PG, "pmpo": {**method("pmpo"), "method.alpha": 0.6}}
+    settings = {"dg": DG, "pg": PG, "pmpo": {**method("pmpo"), "method.alpha": ALPHA}}
     errors = by_setting(frame, "error", settings)
     if few := unready(errors, settings):
         return few

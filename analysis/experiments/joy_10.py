@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from analysis import lengths, plots, published, style
@@ -36,6 +37,18 @@ def plot(table: pd.DataFrame) -> Figure:
     grid[0].legend(fontsize=8)
     style.note(figure, table)
     return figure
+
+
+def beside(frame: pd.DataFrame) -> pd.DataFrame:
+    theirs = published.published(published.JOY_PAPER, "Fig. 10", "longest_length")
+
+    def ours(point: pd.Series) -> float:
+        runs = published.of(frame, point.to_dict())
+        reached = point["forward"] <= runs["forward"].max()
+        return float(lengths.longest(runs, "forward", point["forward"]).mean()) if reached else np.nan
+
+    both = theirs.assign(ours=theirs.apply(ours, axis=1))
+    return published.compared(both.rename(columns={"forward": "forward passes"}))
 
 
 @claim(

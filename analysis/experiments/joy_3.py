@@ -60,6 +60,12 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def beside(frame: pd.DataFrame) -> pd.DataFrame:
+    theirs = published.published(published.JOY_PAPER, "Fig. 3", "speedup_to_5%")
+    ours = select(frame).rename(columns={"speedup": "ours"})
+    return published.compared(theirs.astype({"c": float}).merge(ours, on=["c", *SETTING], how="left"), "c")
+
+
 def timed_once(table: pd.DataFrame) -> pd.DataFrame:
     """A row per setting."""
     return table[table["c"].isna()]
