@@ -95,5 +95,9 @@ def where(frame: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
 
 
 def final(frame: pd.DataFrame) -> pd.DataFrame:
-    """The last row of each (cell, seed) that was trained to its end."""
-    return frame[frame["step"] == frame["steps"]]
+    """The last row of each (cell, seed) that was trained to its end; with `until` that is where it was solved."""
+    end = frame["steps"]
+    if "until" in frame:
+        last = frame.groupby(["cell", "seed"])["step"].transform("max")
+        end = end.where(frame["until"].isna(), last)
+    return frame[frame["step"] == end]

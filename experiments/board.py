@@ -31,7 +31,7 @@ def table(results: Path) -> list[Iterable[Any]]:
         for run in read_runs(results, plan.cells)[0]:
             about = run.about()
             for row in run.columns():
-                if row["step"] == run.config["steps"]:
+                if row["step"] == run.end:
                     what = {"experiment": plan.figure, "name": plan.name(run.cell), "steps": run.config["steps"]}
                     named = {"task": about["task.name"], "method": about["method.name"]}
                     every = row | what | named

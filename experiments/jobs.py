@@ -28,7 +28,7 @@ from kondo.schema import ConfigError, build, knob
 
 ROOT = Path(__file__).parent.parent
 CONF = ROOT / "conf"
-SCIENCE = ("task", "method", "friction", "screen", "probe", "actor", "optimizer", "steps", "evals")
+SCIENCE = ("task", "method", "friction", "screen", "probe", "actor", "optimizer", "steps", "evals", "until")
 """The keys of the config that say what a run is; the gate joins them where the method has one."""
 ASIDE = ("budget", "dials", "experiment", "intensity", "small", "hydra")
 """The keys that others are made of."""
@@ -146,7 +146,9 @@ def cell_name(cell: Cell, usual: Cell, choices: Mapping[str, Any]) -> str:
     for name, own in plain["friction"].items():
         other = dataclasses.asdict(FRICTIONS[name]())
         words += [name, *(f"{key}={value}" for key, value in own.items() if value != other[key])]
-    return " ".join(words + [f"{key}={plain[key]}" for key in ("steps", "evals") if plain[key] != default[key]])
+    return " ".join(
+        words + [f"{key}={plain[key]}" for key in ("steps", "evals", "until") if plain.get(key) != default.get(key)]
+    )
 
 
 def job(config: DictConfig, choices: Mapping[str, Any], usual: Callable[[str, str, str], Cell], sweeping: bool) -> Job:
@@ -279,6 +281,6 @@ def _solved(job: Job) -> bool:
 def final_error(job: Job) -> float:
     """The mean over seeds of the last error in its logs; NaN where there is none."""
     runs, error = Path(job.launch.runs), job.cell.error or ""
-    rows = [row for block in job.blocks() for row in read_log(block.folder(runs))]
-    ends = [row[error] for row in rows if row["step"] == job.cell.steps and row.get(error) is not None]
+    logs = [read_log(block.folder(runs)) for block in job.blocks() if finished(block, runs)]
+    ends = [row[error] for log in logs for row in log if row["step"] == log[-1]["step"] and row.get(error) is not None]
     return fmean(ends) if ends else math.nan

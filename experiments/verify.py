@@ -132,7 +132,7 @@ def _short(value: Any) -> str:
 
 def ends(runs: Sequence[Run]) -> np.ndarray:
     """What runs came to, seeds × numbers: the final error; of a study, which has none, every number of its rows."""
-    return np.array([_end(run, row) for run in runs for row in run.rows if row["step"] == run.config["steps"]])
+    return np.array([_end(run, row) for run in runs for row in run.rows if row["step"] == run.end])
 
 
 def _end(run: Run, row: Mapping[str, Any]) -> list[float]:

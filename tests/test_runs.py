@@ -18,19 +18,23 @@ import pytest
 import torch
 import yaml
 
+from analysis.load import final, load
 from kondo.lab import training
 from kondo.lab.config.cell import SCHEMA, parse
 from kondo.lab.engine import Engine
 from kondo.lab.ledger import TIMED
+from kondo.lab.process import run
 from kondo.lab.records import (
     CHECKPOINT,
     CONFIG,
     LOCK,
     LOG,
     STATUS,
+    Damaged,
     RunBusy,
     in_training,
     key_of,
+    read_run,
     read_status,
     replacing,
     status_age,
@@ -625,3 +629,85 @@ def test_an_engine_that_is_restored_says_the_same_of_every_seed_and_goes_on_alik
         again.advance()
     untimed = [[{k: v for k, v in row.items() if k not in TIMED} for row in e.evaluate()] for e in (engine, again)]
     assert untimed[0] == untimed[1]
+
+
+# Ending where it was solved
+
+
+def until(error: float | None, seeds: tuple[int, ...] = (0, 1, 2)) -> Block:
+    return Block(cell("pg", None, steps=200, evals=30, until=error), seeds)
+
+
+def test_a_run_ends_at_the_first_evaluation_that_finds_every_seed_solved_and_its_log_is_the_beginning_of_the_whole(
+    tmp_path,
+):
+    train(until(None), tmp_path)
+    whole = log_of(until(None).folder(tmp_path))
+    error = until(None).cell.error
+    errors = {step: [row[error] for row in rows] for step, rows in itertools.groupby(whole, lambda row: row["step"])}
+    goal = 0.9 * max(errors[0])
+    first = next(step for step, each in errors.items() if max(each) <= goal)
+    assert any(min(each) <= goal for step, each in errors.items() if step < first), "one seed alone does not end it"
+    assert 0 < first < 200
+    block = until(goal)
+    assert train(block, tmp_path) == finished(block, tmp_path) == "done"
+    log = log_of(block.folder(tmp_path))
+    assert log == [row for row in whole if row["step"] <= first]
+    rows = run(block.cell, 3)
+    assert [{name: value for name, value in row.items() if name not in TIMED} for row in rows] == log
+    read = read_run(block.folder(tmp_path))
+    assert read is not None
+    assert read.end == first
+    ends = final(load(tmp_path))
+    assert dict(ends.groupby("cell")["step"].unique().map(list)) == {block.cell.key(): [first], whole_key(): [200]}
+
+
+def whole_key() -> str:
+    """The key that the cell has where nothing is said of an end."""
+    plain = cell("pg", None, steps=200, evals=30).plain()
+    assert "until" not in plain
+    return key_of(plain)
+
+
+def test_a_run_that_was_stopped_as_it_was_solved_ends_there_when_it_goes_on(tmp_path):
+    block = until(1.0)  # solved before the first step
+
+    def watch(step, rows):
+        raise Stop
+
+    with pytest.raises(Stop):
+        train(block, tmp_path, watch=watch)
+    assert train(block, tmp_path) == "done"
+    assert {row["step"] for row in log_of(block.folder(tmp_path))} == {0}
+
+
+def test_what_is_never_solved_is_trained_to_its_end(tmp_path):
+    block = until(0.0)
+    train(block, tmp_path)
+    assert read_run(block.folder(tmp_path)).end == 200
+
+
+def test_a_log_that_ends_before_it_was_solved_is_not_whole(tmp_path):
+    block = until(0.0)
+    train(block, tmp_path)
+    folder = block.folder(tmp_path)
+    lines = [line for line in (folder / LOG).read_text().splitlines() if json.loads(line)["step"] < 200]
+    (folder / LOG).write_text("\n".join(lines) + "\n")
+    status, now = read_status(folder), hashlib.sha256((folder / LOG).read_bytes()).hexdigest()
+    write_status(folder, status | {"digests": status["digests"] | {LOG: now}})
+    with pytest.raises(Damaged, match="not the whole log"):
+        read_run(folder)
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1.5, "until=1.5: out of range; allowed: [0, 1]"), ("soon", "until='soon': expected float or null")],
+)
+def test_an_end_that_no_error_can_be_is_refused(value, words):
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        cell("pg", None, until=value)
+
+
+def test_a_study_has_no_error_to_end_at():
+    with pytest.raises(ConfigError, match=r"until=0\.5: needs"):
+        parse({"task": {"name": "gambling"}, "method": {"name": "dgk"}, "steps": 1, "until": 0.5})

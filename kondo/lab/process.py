@@ -63,10 +63,11 @@ def run(
     process = start(cell, list(range(seeds)) if isinstance(seeds, int) else list(seeds), device, data)
     due = set(eval_steps(cell.steps, cell.evals))
     try:
-        rows = process.evaluate()
-        while process.step < cell.steps:
+        rows = last = process.evaluate()
+        while process.step < cell.steps and not cell.solved(last):
             process.advance()
-            rows += process.evaluate() if process.step in due else []
+            last = process.evaluate() if process.step in due else []
+            rows += last
     finally:
         process.close()
     return rows

@@ -189,8 +189,11 @@ def _train(
         log.truncate(len(logged))
         log.seek(0, os.SEEK_END)
 
+        last = [row for row in map(json.loads, logged.splitlines()) if row["step"] == engine.step]
+
         def report() -> None:
-            rows = engine.evaluate() if engine.step in due else []
+            nonlocal last
+            rows = last = engine.evaluate() if engine.step in due else []
             lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
             log.write(lines)
             log.flush()
@@ -202,7 +205,7 @@ def _train(
             if engine.step == 0 and not logged:
                 report()
             saved, pause = time.monotonic(), checkpoint_seconds
-            while engine.step < cell.steps:
+            while engine.step < cell.steps and not cell.solved(last):
                 engine.advance()
                 report()
                 if time.monotonic() - saved >= pause:

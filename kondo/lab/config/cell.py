@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import json
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -68,11 +68,18 @@ class Cell:
     optimizer: OptimizerSettings
     steps: int
     evals: int
+    until: float | None = None
+    """Training ends before `steps` at an evaluation that finds no seed's error above this."""
 
     @property
     def error(self) -> str | None:
         """The log column that is the error of this task; a study has none."""
         return type(self.task).error
+
+    def solved(self, rows: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether an evaluation, a row per seed, finds all that training was to get to."""
+        errors = [row[self.error or ""] for row in rows] if self.until is not None else []
+        return bool(errors) and all(error is not None and error <= self.until for error in errors)
 
     def plain(self) -> dict[str, Any]:
         """As plain data, everything spelled out: what is saved, hashed, and parsed again."""
@@ -102,6 +109,8 @@ class Cell:
             "steps": self.steps,
             "evals": self.evals,
         }
+        if self.until is not None:
+            plain["until"] = self.until
         if extensions := self._extensions():
             plain["extensions"] = extensions
         return json.dumps(plain)  # tuples become lists
@@ -143,6 +152,7 @@ def parse(data: Any) -> Cell:
         "optimizer",
         "steps",
         "evals",
+        "until",
         "extensions",
     )
     data = check_keys(data, top, "")
@@ -158,8 +168,13 @@ def parse(data: Any) -> Cell:
     options = _options(method, rest)
     steps = coerce(int, data["steps"], "steps")
     evals = coerce(int, data.get("evals", 20), "evals")
-    for key, value in (("steps", steps), ("evals", evals)):
-        check_range(value, knob(0, low=1).metadata["limits"], key)
+    until = coerce(float | None, data.get("until"), "until")
+    for key, value, limits in (
+        ("steps", steps, knob(0, low=1)),
+        ("evals", evals, knob(0, low=1)),
+        ("until", until, knob(0.0, low=0, high=1)),
+    ):
+        check_range(value, limits.metadata["limits"], key)
 
     task, frictions = _applied(task, data.get("friction") or {})
     cell = Cell(
@@ -174,6 +189,7 @@ def parse(data: Any) -> Cell:
         optimizer=build(OptimizerSettings, data.get("optimizer") or {}, "optimizer"),
         steps=steps,
         evals=evals,
+        until=until,
     )
     requirements.check(cell)
     return cell

@@ -83,6 +83,8 @@ def _requirements(cell: Cell) -> Iterator[tuple[str, tuple[str, ...], str]]:
         yield "friction", ("training",), ""
     if (actor := as_plain(cell.actor)).keys() > {"report_probabilities"}:
         yield f"actor.{max(actor, key=lambda name: name == 'mode')}", ("training",), ""
+    if cell.until is not None:
+        yield f"until={cell.until}", ("training",), ""
     if cell.screen != ScreenSettings():
         yield "screen", ("screen", "delight"), ""
     if cell.probe != ProbeSettings():

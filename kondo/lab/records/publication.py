@@ -224,7 +224,7 @@ def _cell(name: str, records: Mapping[str, Record], homes: Mapping[str, str]) ->
     for run in runs:
         seconds["total"] += spent(run.status)
         for row in run.rows:
-            if row["step"] == run.config["steps"]:
+            if row["step"] == run.end:
                 for column, value in row.items():
                     if column.startswith(PHASE) and value is not None:
                         seconds[column.removeprefix(PHASE)] += value

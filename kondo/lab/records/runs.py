@@ -44,6 +44,11 @@ class Run:
     status: Mapping[str, Any]
     rows: Rows
 
+    @property
+    def end(self) -> int:
+        """The step that it was trained to."""
+        return int(self.rows[-1]["step"])
+
     def about(self) -> dict[str, Any]:
         """The columns that all rows have in common: the config, with dotted names."""
         status, metric = self.status["status"], self.config["error"]
@@ -211,10 +216,18 @@ def _is_value(value: Any, texts: bool, depth: int = 3) -> bool:
 
 
 def _check_whole(run: Run) -> None:
-    """Every seed has a row at each evaluation, and all go to the end."""
+    """Every seed has a row at each evaluation, and all go to the end, or until none has an error that is too large."""
     by_step: dict[int, list[int]] = {}
     for row in run.rows:
         by_step.setdefault(row["step"], []).append(row["seed"])
     seeds, steps = run.config["seeds"], run.config["steps"]
-    if max(by_step, default=0) != steps or any(each != seeds for each in by_step.values()):
+    end = max(by_step, default=0)
+    if not (end == steps or _solved(run, end)) or any(each != seeds for each in by_step.values()):
         raise Damaged(f"{LOG} is not the whole log of its seeds")
+
+
+def _solved(run: Run, end: int) -> bool:
+    """Whether training ended as the config's `until` says."""
+    until, metric = run.config.get("until"), run.config["error"]
+    errors = [row.get(metric) for row in run.rows if row["step"] == end]
+    return is_number(until) and all(error is not None and error <= until for error in errors)
