@@ -58,6 +58,9 @@ def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[
         lines += ["| part | outcome |", "|---|---|"] if record["parts"] else []
         lines += [f"| {_cell(part)} | {OUTCOMES[outcome]} |" for part, outcome in record["parts"].items()]
         lines += [""]
+        why = vars(module).get("WHY", {}).get(record["id"])
+        if why and entry["scale"] == "paper" and record["verdict"] != REPRODUCED:
+            lines += [f"**Why, most likely.** {why}", ""]
     frame, _ = read_figure(results, entry["scale"], name)
     if not records:
         lines += [f"**Measured.** {module.measured(module.select(frame))}", ""]

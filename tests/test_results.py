@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from analysis import results
+from analysis.experiments import experiments
+from analysis.judge import REPRODUCED
 from kondo.lab.records import read_manifest
 
 ROOT = Path(__file__).parent.parent
@@ -36,6 +38,20 @@ def test_every_published_experiment_has_a_page_and_a_figure_and_every_claim_a_ro
         assert (pages / f"{name}.png").stat().st_size > 10_000
     text = (pages / "README.md").read_text()
     assert all(f"| {id}: " in text or f"| [{id}](" in text for id in results.claims())
+
+
+@pytest.mark.slow
+def test_a_claim_that_paper_scale_did_not_reproduce_has_a_likely_reason_on_its_page_and_others_have_none():
+    pages, every = ROOT / "docs" / "results", experiments()
+    told = {id: module.__name__ for module in every.values() for id in vars(module).get("WHY", {})}
+    claims = results.claims()
+    assert all(told[id].endswith(f".{claims[id].figure}") for id in told)
+    for name, entry in read_manifest(ROOT / "results").items():
+        text = (pages / f"{name}.md").read_text()
+        records = results.judged(ROOT / "results", entry["scale"], name) if entry["scale"] == "paper" else []
+        open_ = [record["id"] for record in records if record["verdict"] != REPRODUCED]
+        assert text.count("**Why, most likely.**") == len(open_), name
+        assert all(vars(every[name])["WHY"][id] in text for id in open_)
 
 
 def test_only_the_table_of_the_readme_is_replaced():

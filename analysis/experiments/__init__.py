@@ -5,6 +5,7 @@
     measured(table) → what it shows, in words, where no claim is decided by it
     @claim(…) check(frame) → a finding, for each claim that it decides
     beside(frame) → ours at every published point, where there is a published curve
+    WHY = {claim: words} → the most likely reason why it was not reproduced at paper scale; an opinion
 
 A module that is here is drawn, judged and reported; there is no list of them. Judging imports no matplotlib.
 """

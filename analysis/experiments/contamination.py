@@ -137,3 +137,11 @@ def sign_matters(frame: pd.DataFrame) -> Finding:
         gap,
         **studied(frame),
     )
+
+
+WHY = {
+    "D3": (
+        "Importance sampling with exact probabilities is unbiased: its expected update is ∇J, and no weight has a "
+        "larger cosine than one. The second version of the paper does not claim it any more."
+    ),
+}

@@ -136,3 +136,11 @@ def gate_gambles(frame: pd.DataFrame) -> Finding:
         gaps["dgk", "bad"],
         **studied(frame),
     )
+
+
+WHY = {
+    "J4": (
+        "DG weighs by σ(U·ℓ), and ℓ is larger on the arm that is played less: noise that is alike on both arms is not "
+        "weighed alike. The gate at λ = 0 looks at the sign of U alone, where ℓ does not matter."
+    ),
+}

@@ -173,3 +173,13 @@ def gate_needs_few(frame: pd.DataFrame) -> Finding:
         free,
         **studied(frame),
     )
+
+
+WHY = {
+    "J2": (
+        "PG's noise is that of its failures. With b = Σπ², which does not vanish with p, they weigh the same however "
+        "rare a success is, while the signal falls as p: that takes 1/p² samples. With b = p a failure weighs p "
+        "itself, what is left is the noise of the successes, and 1/p samples are enough. The proposition does not say "
+        "which baseline it is about."
+    ),
+}

@@ -168,3 +168,21 @@ def others_measured_the_same(frame: pd.DataFrame) -> Finding:
         float(np.abs(ours[farthest].mean - theirs[farthest])),
         **scope(frame, errors),
     )
+
+
+WHY = {
+    "J5": (
+        "In the figure itself the two curves end 0.7 points apart, as ours do: the sentence claims more than its "
+        "figure. Of the factor of 100 a gate at 3% gives 33 by itself; PG would have to need three times as many steps "
+        "as DG-K, and in the paper's own Fig. 3, at c = 0, it needs 1.4 times as many."
+    ),
+    "J5-curve": (
+        "PG is ahead of the figure's from 0.3M to 0.9M passes, and level with it at both ends. Its mean is made by "
+        "the seeds that leave one digit's plateau late, and how many do is a matter of initialisation, which the "
+        "paper does not give."
+    ),
+    "R1": (
+        "At ρ = 10% a single one of our 30 seeds never learns one digit, which widens the interval beyond half a point; "
+        "the table has five seeds and no interval."
+    ),
+}

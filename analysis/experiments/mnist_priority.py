@@ -92,3 +92,12 @@ def delight_ranks_best(frame: pd.DataFrame) -> Finding:
         possible(gaps[closest]),
         **scope(frame, errors),
     )
+
+
+WHY = {
+    "J7": (
+        "A mix that is nearly all advantage ranks as delight does where it matters: the best 3% are successes, and "
+        "surprisal orders them in both. By advantage alone most seeds end near delight and a few far above, so that "
+        "ten of them leave the difference open."
+    ),
+}

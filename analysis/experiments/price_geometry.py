@@ -113,3 +113,12 @@ def price_buys(frame: pd.DataFrame) -> Finding:
         closest[0] if closest else None,
         **studied(frame),
     )
+
+
+WHY = {
+    "J12-price": (
+        "A gate averages fewer samples, and the failures that it leaves out point along ∇J too, if weakly: of one "
+        "batch its cosine cannot be above PG's where PG's own noise is small. What the gate wins is progress per "
+        "backward pass."
+    ),
+}

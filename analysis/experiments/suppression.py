@@ -198,3 +198,12 @@ def probability_is_not_enough(frame: pd.DataFrame) -> Finding:
         float(ends["dg", "confidence"]["success"] - ends["dg", "confidence"]["failure"]),
         **studied(frame),
     )
+
+
+WHY = {
+    "D2′": (
+        "It depends on the probabilities that the actor reports. Of an actor that does not know of the random samples "
+        "they are the learner's own, the weights are one, and the statement holds; exact ones vanish on surprising "
+        "failures, and as much on surprising successes, which is D3′."
+    ),
+}
