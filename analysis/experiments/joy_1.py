@@ -182,7 +182,7 @@ WHY = {
         "paper does not give."
     ),
     "R1": (
-        "At ρ = 10% a single one of our 30 seeds never learns one digit, which widens the interval beyond half a point; "
-        "the table has five seeds and no interval."
+        "At ρ = 10% a single one of our 30 seeds never learns one digit, which widens the interval beyond half a "
+        "point; the table has five seeds and no interval."
     ),
 }
