@@ -87,3 +87,11 @@ def noise_is_tolerated(frame: pd.DataFrame) -> Finding:
         possible(more),
         **scope(frame, errors),
     )
+
+
+WHY = {
+    "J8": (
+        "Noise in proportion to delight leaves its sign alone up to two standard deviations at 50%, so that both "
+        "methods hardly rise, and the difference between them is smaller than that between seeds."
+    ),
+}
