@@ -192,3 +192,22 @@ def dg_survives_all_frictions(frame: pd.DataFrame) -> Finding:
         least,
         **scope(rough, errors),
     )
+
+
+WHY = {
+    "D4": (
+        "A buggy actor reports probability one for its junk, so that the ratio π/μ of PPO is next to nothing there: "
+        "who uses the actor's probabilities is warned. DG has none, takes what is surprising and rewarded at full "
+        "weight, and learns the junk along with the answer. Under rare discovery a seed is solved or stuck, with "
+        "nothing in between, and five seeds do not tell how many are: two of DG's are stuck and one of PMPO's. The "
+        "paper's strengths are not known; ours may be harder."
+    ),
+    "D5": (
+        "At these strengths the rivals end far from solved, at errors that DG too passes only on its way: its lead "
+        "in samples is small there, and grows the lower the error is that is asked for, where the rivals never get."
+    ),
+    "D5-errors": (
+        "The order is the paper's but for PPO, and every method ends higher: our strengths, 0.3 of each friction on "
+        "the prefix reward, are probably harder than the paper's, which are not known."
+    ),
+}
