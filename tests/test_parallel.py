@@ -64,6 +64,7 @@ def worker(rank, world, folder):
     results = {name: train(config, part, group) for name, config in CONFIGS.items()}
     results["wrapped"] = train(CONFIGS["rate"], part, group, wrapped=True)
     torch.save(results, f"{folder}/{rank}.pt")
+    distributed.barrier()  # or a peer that ends first takes its connection with it
     distributed.destroy_process_group()
 
 

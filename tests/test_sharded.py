@@ -96,6 +96,7 @@ def worker(rank, world, folder):
     results["accumulated"] = train(CONFIGS["price"], part, group, True, accumulate=2)
     results["said"], results["mixed"] = refusals(rank, group), mixed(rank, group)
     torch.save(results, f"{folder}/{rank}.pt")
+    distributed.barrier()  # or a peer that ends first takes its connection with it
     distributed.destroy_process_group()
 
 
