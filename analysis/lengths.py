@@ -52,8 +52,9 @@ def curves(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def longest(frame: pd.DataFrame, cost: str = "forward", budget: float = np.inf) -> pd.Series:
-    """By seed, the longest length that was solved within the budget, as all shorter ones were; 0 where none was. Seeds
-    that only another figure trained, at some of the lengths, are left out."""
+    """By seed, the longest length that was solved within the budget, whatever became of shorter ones: at each length a
+    seed is another network, with its own luck at birth. 0 where none was. Seeds that only another figure trained, at
+    some of the lengths, are left out."""
     return _longest(_costs(frame), cost, budget)
 
 
@@ -64,9 +65,8 @@ def _costs(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _longest(costs: pd.DataFrame, cost: str, budget: float) -> pd.Series:
     solved = costs.assign(solved=costs["reached"] & (costs[cost] <= budget * (1 + 1e-9)))
-    table = solved.pivot(index="seed", columns="task.length", values="solved").sort_index(axis=1)
-    unbroken = table.dropna().astype(float).cumprod(axis=1)
-    return (unbroken * table.columns.to_numpy(dtype=float)).max(axis=1)
+    table = solved.pivot(index="seed", columns="task.length", values="solved").dropna().astype(float)
+    return (table * table.columns.to_numpy(dtype=float)).max(axis=1)
 
 
 def lengths(frame: pd.DataFrame, settings: Settings, cost: str = "forward", budget: float = np.inf) -> pd.DataFrame:

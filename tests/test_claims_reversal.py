@@ -297,12 +297,14 @@ def test_a_missing_friction_is_named_with_the_method():
 # Lengths
 
 
-def test_the_longest_length_is_the_last_before_the_first_that_is_not_solved():
+def test_the_longest_length_is_the_longest_that_was_solved_whatever_became_of_shorter_ones():
     made = scaling({"dg": 8})
     assert set(longest.longest(made)) == {8.0}
     assert set(longest.longest(scaling({"dg": 0}))) == {0.0}
     broken = made.assign(error=made["error"].mask(made["task.length"] == 5, 0.4))
-    assert set(longest.longest(broken)) == {3.0}
+    assert set(longest.longest(broken)) == {8.0}
+    cut = made.assign(error=made["error"].mask((made["task.length"] == 8) & (made["seed"] == 0), 0.4))
+    assert longest.longest(cut).to_dict() == {seed: 5.0 if seed == 0 else 8.0 for seed in range(SEEDS)}
     partial = made[(made["seed"] != 0) | (made["task.length"] == 5)]  # a seed of another figure, at one length
     assert set(longest.longest(partial)) == {8.0}
     assert len(longest.longest(partial)) == SEEDS - 1
