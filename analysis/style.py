@@ -25,6 +25,7 @@ COLOURS = {
     "dgk": "#d55e00",
     "ppo": "#009e73",
     "pmpo": "#cc79a7",
+    "pmpo_strict": "#aa4499",
     "ce": "#000000",
 }
 NAMES = {
@@ -37,6 +38,7 @@ NAMES = {
     "dgk": "DG-K",
     "ppo": "PPO",
     "pmpo": "PMPO",
+    "pmpo_strict": "PMPO, U = 0 left alone",
     "ce": "CE (oracle)",
 }
 FORMATS = ("png", "pdf", "svg")

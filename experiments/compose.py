@@ -24,6 +24,7 @@ from experiments.extend import load_extensions
 from experiments.jobs import CONF, Climb, Job, cell_name, checked, job, needed
 from experiments.suggest import check_effect, check_names, check_swept, groups, is_hydra
 from kondo.lab.config.cell import Cell, gated, parse
+from kondo.lab.config.requirements import idles
 from kondo.objectives import METHODS, needs
 from kondo.schema import ConfigError, nearest
 
@@ -209,7 +210,8 @@ def launcher_settings(words: Words) -> tuple[str, dict[str, Any]]:
 
 def _cells(parsed: Sequence[Override]) -> list[tuple[str, ...]]:
     """The product of all that is swept, without what says nothing about a cell: a gate for a method that has none, an
-    intensity where nothing is to be turned, DG's delight for a method that does not weigh by it."""
+    intensity where nothing is to be turned, DG's delight for a method that does not weigh by it, batches without a
+    gradient for a method that learns from all."""
     axes: dict[str, list[str]] = {}
     for each in parsed:
         key = each.get_key_element()
@@ -227,4 +229,6 @@ def _matters(word: str, cell: Words) -> bool:
         return gated(methods[-1])
     if word.startswith("task.delight=") and methods and methods[-1] in METHODS:
         return "delight" in needs(METHODS[methods[-1]])
+    if word.startswith("optimizer.idle=") and methods and methods[-1] in METHODS:
+        return idles(methods[-1])
     return not (word.startswith("intensity=") and "friction=none" in cell)

@@ -154,12 +154,42 @@ def pmpo(
 
     A mean over no sample is 0. On sequences the means are over tokens, each with the advantage of its answer.
     """
-    good = (advantage > 0).to(log_prob.dtype)
-    batch = tuple(range(1, good.dim()))
-    share_good = good.mean(dim=batch, keepdim=True)  # of each seed's samples
-    raise_good = good / share_good.clamp(min=1e-9) * -log_prob
+    good, share_good = _part(advantage > 0, log_prob)
+    bad = 1 - good, 1 - share_good
+    return _preference(log_prob, actor_log_prob, (good, share_good), bad, alpha, gamma, beta)
+
+
+@method(whole_batch=True)
+def pmpo_strict(
+    log_prob: Tensor,
+    advantage: Tensor,
+    actor_log_prob: Tensor,
+    *,
+    alpha: Annotated[float, limits(low=0, high=1)] = 0.5,
+    gamma: Positive = 1e-9,
+    beta: Annotated[float, limits(low=0)] = 0.1,
+) -> Tensor:
+    """PMPO that leaves U = 0 alone: α·mean_{U>0}(−log π) + (1−α)·mean_{U<0}(log(γ + π)) + β·KL(μ‖π)"""
+    good, bad = _part(advantage > 0, log_prob), _part(advantage < 0, log_prob)
+    return _preference(log_prob, actor_log_prob, good, bad, alpha, gamma, beta)
+
+
+Part = tuple[Tensor, Tensor]
+"""Which samples, as numbers, and their share of each seed's batch."""
+
+
+def _part(samples: Tensor, like: Tensor) -> Part:
+    part = samples.to(like.dtype)
+    return part, part.mean(dim=tuple(range(1, part.dim())), keepdim=True)
+
+
+def _preference(
+    log_prob: Tensor, actor_log_prob: Tensor, good: Part, bad: Part, alpha: float, gamma: float, beta: float
+) -> Tensor:
+    """Up with the good, down with the bad, each a mean over its own samples, and not far from the actor."""
+    raise_good = good[0] / good[1].clamp(min=1e-9) * -log_prob
     floor = torch.full_like(log_prob, math.log(gamma))
-    lower_bad = (1 - good) / (1 - share_good).clamp(min=1e-9) * torch.logaddexp(floor, log_prob)
+    lower_bad = bad[0] / bad[1].clamp(min=1e-9) * torch.logaddexp(floor, log_prob)
     return alpha * raise_good + (1 - alpha) * lower_bad + beta * (actor_log_prob - log_prob)
 
 

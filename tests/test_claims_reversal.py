@@ -53,6 +53,37 @@ def units(answers, tokens, noise=0.0, price=None):
     return frame(*cells, runs(TASK | dgk(0.1) | ANSWERS, 0.001), runs(TASK | {"method.name": "dg"}, 0.001))
 
 
+def ties(plain, strict, noise=0.0):
+    """J9-pmpo: the published curve times a factor, of PMPO and of one that leaves answers of no advantage alone."""
+    names = (("pmpo", plain), ("pmpo_strict", strict))
+    theirs = published.of(FIGURE_8, {"method.name": "pmpo"})
+    cells = [
+        traced(TASK | {"method.name": name}, theirs, off, noise=noise, pattern=place)
+        for place, (name, off) in enumerate(names)
+    ]
+    return frame(*cells, runs(TASK | {"method.name": "dg"}, 0.001))
+
+
+def idle(relapse, steps, skips, noise=0.0, drift=0.0):
+    """J9-idle: by how much DG's worst late error is above what it is without updates in batches that give no gradient;
+    and published curves of the gates times a factor, with and without such updates. Early on it is the other way
+    round."""
+    dg = []
+    for word, late, early in ((None, 1e-5 * relapse, 1e-4), ("skip", 1e-5, 0.4)):
+        made = frame(runs(TASK | {"method.name": "dg", "optimizer.idle": word}, 1e-6, reach=0.2))
+        spread = np.exp(drift * PATTERNS[0][made["seed"]]) if word is None else 1.0
+        at = made["step"] == made["steps"]
+        before = made["step"].between(1, 4999)
+        worst = made[at].assign(step=7000, error=late * (spread[at] if word is None else 1.0))
+        dg += [made.assign(error=made["error"].mask(before, early)), worst]
+    cells = []
+    for gate in (GATE, PRICE):
+        for place, (word, off) in enumerate((("step", steps), (None, skips))):
+            columns = gate | {"optimizer.idle": word}
+            cells.append(traced(columns, published.of(FIGURE_8, gate), off, noise=noise, pattern=place))
+    return pd.concat([*dg, frame(*cells)], ignore_index=True)
+
+
 def sparse(paid, idle, noise=0.0):
     """J9-sparse: the share of answers in a graph at λ = 0, and of those without advantage in the last batch; on the
     way, by token and at a rate the other way round."""
@@ -201,6 +232,14 @@ WORLDS = [
     World("J9-unit", "by less than ten", lambda: units(1.1, 10), PARTLY, "fhfh", 10 * 0.000825),
     World("J9-unit", "lower, and as far", lambda: units(1 / 15, 2), PARTLY, "hfhf", 2 * 0.000825),
     World("J9-unit", "at a rate alone", lambda: units(1.1, 12, price=(12, 1.1)), PARTLY, "hhff", 12 * 0.000825),
+    World("J9-pmpo", "true", lambda: ties(0.3, 1.1), REPRODUCED, "hh", 0.8 * 0.22),
+    World("J9-pmpo", "false", lambda: ties(1.1, 0.3), NOT, "ff", -0.8 * 0.22),
+    World("J9-pmpo", "noisy", lambda: ties(0.8, 1.1, noise=0.9), INCONCLUSIVE, "oo", 0.3 * 0.22),
+    World("J9-pmpo", "above, and farther", lambda: ties(0.9, 3), PARTLY, "fh", 2.1 * 0.22),
+    World("J9-idle", "true", lambda: idle(12, 1.1, 0.2), REPRODUCED, "hhh", 12),
+    World("J9-idle", "false", lambda: idle(0.5, 0.2, 1.1), NOT, "fff", 0.5),
+    World("J9-idle", "noisy", lambda: idle(6, 0.5, 0.4, noise=0.9, drift=2), INCONCLUSIVE, "ooo", 6),
+    World("J9-idle", "DG's alone", lambda: idle(12, 0.2, 1.1), PARTLY, "hff", 12),
     World("J9-sparse", "true", lambda: sparse(0.09, 0.51), REPRODUCED, "hh", 0.09),
     World("J9-sparse", "false", lambda: sparse(0.11, 0.49), NOT, "ff", 0.11),
     World("J9-sparse", "noisy", lambda: sparse(0.09, 0.51, noise=0.08), INCONCLUSIVE, "oo", 0.09),

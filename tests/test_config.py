@@ -276,6 +276,10 @@ def test_every_key_in_conf_has_a_comment():
         ("task.hidden=[8,0]", ["task.hidden", "out of range"]),
         ("task.baseline=confidense", ["did you mean 'confidence'"]),
         ("optimizer.lr=0", ["optimizer.lr=0.0", "(0, inf)"]),
+        ("method=pmpo optimizer.idle=skip", ["optimizer.idle=skip", "learns from every batch", "dg, dg_is, dgk"]),
+        ("method=ce optimizer.idle=skip", ["'ce' learns from every batch"]),
+        ("method=dg optimizer.idle=rest", ["optimizer.idle='rest'", "skip, step"]),
+        ("method=dg optimizer.idle=skip optimizer.name=sgd", ["optimizer.idle=skip", "moves nothing", "sgd"]),
         ("steps=0", ["steps=0", "[1, inf)"]),
         ("seeds=0", ["seeds=0", "[1, inf)"]),
         ("device=toaster", ["device='toaster'", "cpu always is"]),
@@ -300,6 +304,13 @@ def test_a_sweep_trains_a_method_without_a_gate_once_and_not_once_per_gate():
     jobs = sweep(["method=pg,dg,dgk", "gate.rate=0.01,0.03,0.1", "friction=none,staleness"])
     assert sum(job.cell.method == "pg" for job in jobs) == 2
     assert sum(job.cell.method == "dgk" for job in jobs) == 6
+
+
+def test_a_sweep_over_batches_without_a_gradient_is_for_methods_that_meet_some():
+    jobs = sweep(["method=pmpo,ce,dg,dgk", "gate.price=0", "optimizer.idle=skip,step"])
+    assert [(job.cell.method, job.cell.optimizer.idle) for job in jobs] == [
+        *(("pmpo", None), ("ce", None), ("dg", "skip"), ("dg", None), ("dgk", None), ("dgk", "step"))
+    ]
 
 
 def test_a_search_climbs_where_a_value_is_solved_and_goes_on_from_its_logs(tmp_path):

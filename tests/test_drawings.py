@@ -85,6 +85,14 @@ MADE = {
     "joy_1": lambda: cells(MNIST, [*EVERY, ("dgk", {"rate": 0.1})]),
     "joy_3": lambda: cells(MNIST, EVERY),
     "joy_8": lambda: cells(REVERSAL, [*WRITING, *UNITS], probe={"name": "none"}),
+    "joy_8_causes": lambda: [
+        *cells(REVERSAL, [("pmpo", None), ("pmpo_strict", None)]),
+        *(
+            cell
+            for idle in ("skip", "step")
+            for cell in cells(REVERSAL, [("dg", None), *UNITS[:2]], optimizer=ADAM | {"idle": idle})
+        ),
+    ],
     "joy_10": lambda: [
         cell for length in (2, 3) for cell in cells(REVERSAL | {"length": length}, [*WRITING, UNITS[0], UNITS[1]])
     ],

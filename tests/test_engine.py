@@ -20,7 +20,7 @@ from kondo.lab.policies.mlp import MLP, by_seed, views
 from kondo.lab.streams import Streams
 from kondo.objectives import METHODS
 from kondo.signals import taken
-from tests.conftest import cell, trained
+from tests.conftest import ADAM, cell, trained
 
 
 def weights(engine: Engine) -> torch.Tensor:
@@ -502,6 +502,59 @@ def test_adam_is_adam_with_its_usual_constants():
         mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
         expected -= 0.1 * (mean / (1 - 0.9**step)) / (np.sqrt(square / (1 - 0.999**step)) + 1e-8)
         np.testing.assert_allclose(flat.numpy(), expected, rtol=1e-4, atol=1e-7)
+
+
+def unequal(engine):
+    """A batch of the next step in which seed 0 has equal rewards, hence no advantage and no gradient."""
+    batch = engine.actor.act(engine.step)
+    rewards = batch.rewards.clone()
+    rewards[0] = 0.0
+    return dataclasses.replace(batch, rewards=rewards, log_policy=None)
+
+
+@pytest.mark.parametrize(
+    ("method", "gate", "idle", "moves"),
+    [
+        ("dg", None, None, True),
+        ("dg", None, "step", True),
+        ("dg", None, "skip", False),
+        ("dgk", {"price": 0.0}, None, False),
+        ("dgk", {"price": 0.0}, "skip", False),
+        ("dgk", {"price": 0.0}, "step", True),
+    ],
+)
+def test_a_seed_without_a_gradient_is_left_alone_or_updated_by_adam_with_a_gradient_of_zero(method, gate, idle, moves):
+    task = {"baseline": "zero"}
+    engine = trained(cell(method, gate, task=task, optimizer=ADAM | {"idle": idle}), [0, 1], steps=5)
+    twin = trained(cell(method, gate, task=task), [0, 1], steps=5)
+    optimizer = engine.learner.optimizer
+    before, count = weights(engine).clone(), optimizer.steps.clone()
+    mean, square = (by_seed(views(moment, engine.learner.policy.shapes())).clone() for moment in optimizer.moments)
+    engine.learner.update(unequal(engine), 5)
+    twin.learner.update(twin.actor.act(5), 5)
+    assert torch.equal(weights(engine)[1], weights(twin)[1])  # the other seed has its own batch
+    if moves:
+        step = count[0] + 1
+        shift = ADAM["lr"] * (0.9 * mean[0] / (1 - 0.9**step)) / ((0.999 * square[0] / (1 - 0.999**step)).sqrt() + 1e-8)
+        torch.testing.assert_close(weights(engine)[0], before[0] - shift, atol=1e-6, rtol=1e-5)
+        assert shift.abs().max() > 1e-4
+    else:
+        assert torch.equal(weights(engine)[0], before[0])
+    assert (optimizer.steps - count).tolist() == [float(moves), 1.0]
+
+
+def test_a_batch_of_which_no_seed_keeps_anything_is_an_update_too_where_idle_seeds_step():
+    engine = trained(cell("dgk", {"price": 0.0}, task={"baseline": "zero"}, optimizer=ADAM | {"idle": "step"}), [0], 5)
+    before = weights(engine).clone()
+    engine.learner.update(unequal(engine), 5)
+    assert engine.learner.optimizer.steps.tolist() == [6.0]
+    assert not torch.equal(weights(engine), before)
+
+
+def test_what_a_method_does_anyway_without_a_gradient_is_no_part_of_a_cell():
+    assert cell("dg", optimizer=ADAM | {"idle": "step"}).key() == cell("dg").key()
+    assert cell("dgk", optimizer=ADAM | {"idle": "skip"}).key() == cell("dgk").key()
+    assert cell("dg", optimizer=ADAM | {"idle": "skip"}).key() != cell("dg").key()
 
 
 # State

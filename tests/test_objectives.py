@@ -16,6 +16,7 @@ LOGITS = RNG.normal(size=(1, B, K))
 ACTIONS = RNG.integers(K, size=(1, B))
 TARGETS = RNG.integers(K, size=(1, B))
 ADVANTAGE = RNG.normal(size=(1, B))
+ADVANTAGE[0, [3, 7]] = 0.0
 ACTOR = np.log(RNG.uniform(0.05, 0.9, size=(1, B)))
 WEIGHT = RNG.integers(2, size=(1, B)).astype(float)
 
@@ -23,7 +24,7 @@ POLICY = np.exp(LOGITS) / np.exp(LOGITS).sum(-1, keepdims=True)
 PROB = np.take_along_axis(POLICY, ACTIONS[..., None], -1)[..., 0]
 ELL = -np.log(PROB)
 RATIO = PROB / np.exp(ACTOR)
-GOOD = ADVANTAGE > 0
+GOOD, WORSE = ADVANTAGE > 0, ADVANTAGE < 0
 
 
 def sigmoid(x):
@@ -41,6 +42,7 @@ COEFFICIENTS = {
     "dgk": WEIGHT * ADVANTAGE,
     "ppo": np.where(PPO_PASSES, RATIO * ADVANTAGE, 0),
     "pmpo": B * (0.3 * GOOD / GOOD.sum() - 0.7 * ~GOOD / (~GOOD).sum() * PROB / (1e-3 + PROB) + 0.2 / B),
+    "pmpo_strict": B * (0.3 * GOOD / GOOD.sum() - 0.7 * WORSE / WORSE.sum() * PROB / (1e-3 + PROB) + 0.2 / B),
 }
 LOSSES = {
     "pg": ADVANTAGE * ELL,
@@ -52,6 +54,8 @@ LOSSES = {
     "ppo": -np.minimum(RATIO * ADVANTAGE, np.clip(RATIO, 0.8, 1.2) * ADVANTAGE),
     "pmpo": B
     * (0.3 * GOOD / GOOD.sum() * ELL + 0.7 * ~GOOD / (~GOOD).sum() * np.log(1e-3 + PROB) + 0.2 / B * (ACTOR + ELL)),
+    "pmpo_strict": B
+    * (0.3 * GOOD / GOOD.sum() * ELL + 0.7 * WORSE / WORSE.sum() * np.log(1e-3 + PROB) + 0.2 / B * (ACTOR + ELL)),
 }
 OPTIONS = {
     "is_pg": {"cap": 2.0},
@@ -59,6 +63,7 @@ OPTIONS = {
     "dg_is": {"temperature": 0.7, "cap": 1.5},
     "ppo": {"clip": 0.2},
     "pmpo": {"alpha": 0.3, "gamma": 1e-3, "beta": 0.2},
+    "pmpo_strict": {"alpha": 0.3, "gamma": 1e-3, "beta": 0.2},
 }
 
 
@@ -75,6 +80,7 @@ def quantities(logits):
         "dgk": (log_prob, advantage, weight),
         "ppo": (log_prob, advantage, actor),
         "pmpo": (log_prob, advantage, actor),
+        "pmpo_strict": (log_prob, advantage, actor),
         "ce": (target,),
     }
 

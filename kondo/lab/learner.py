@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -118,6 +118,7 @@ class Learner:
     def update(self, batch: Batch, step: int) -> None:
         """One update of every seed that has something to learn from."""
         gradient = self._learn_from_all(batch, step) if self.gate is None else self._learn_from_survivors(batch, step)
+        gradient = self._as_idle(gradient)
         active = gradient.active
         if not self.all_finite or not gradient.finite.all():
             self.diverged[~gradient.finite & (self.diverged < 0)] = step
@@ -127,6 +128,16 @@ class Learner:
             with self.ledger.phase("optimizer"):
                 self.optimizer.step(gradient.tensors, active)
             self.ledger.add(updates=active)
+
+    def _as_idle(self, gradient: Gradient) -> Gradient:
+        """With what `optimizer.idle` says of seeds that have no gradient, where it says anything."""
+        if self.optimizer.settings.idle == "step":
+            tensors = gradient.tensors or [torch.zeros_like(leaf) for leaf in self.leaves.values()]
+            return replace(gradient, tensors=tensors, active=torch.ones_like(gradient.active))
+        if self.optimizer.settings.idle == "skip":
+            moving = torch.stack([each.flatten(1).any(dim=1) for each in gradient.tensors]).any(dim=0)
+            return replace(gradient, active=gradient.active & moving)
+        return gradient
 
     def _learn_from_all(self, batch: Batch, step: int) -> Gradient:
         with self.ledger.phase("backward"):

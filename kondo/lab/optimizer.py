@@ -21,6 +21,9 @@ class OptimizerSettings:
     lr: float = knob(1e-3, above=0)
     epochs: int = knob(1, low=1)
     """Updates per batch, each on all of it."""
+    idle: str | None = knob(None, choices=("skip", "step"), later=True)
+    """What a seed does with a batch that gives it no gradient. skip: nothing; step: an update with a gradient of zero,
+    as code does that masks instead of skipping: Adam's moments decay. None: with a gate skip, else step."""
 
 
 class Optimizer:

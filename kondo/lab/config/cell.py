@@ -105,7 +105,7 @@ class Cell:
             "screen": dataclasses.asdict(self.screen),
             "probe": dataclasses.asdict(self.probe),
             "actor": as_plain(self.actor),
-            "optimizer": dataclasses.asdict(self.optimizer),
+            "optimizer": as_plain(self.optimizer),
             "steps": self.steps,
             "evals": self.evals,
         }
@@ -186,7 +186,7 @@ def parse(data: Any) -> Cell:
         screen=build(ScreenSettings, data.get("screen") or {}, "screen"),
         probe=build(ProbeSettings, data.get("probe") or {}, "probe"),
         actor=build(ActorSettings, data.get("actor") or {}, "actor"),
-        optimizer=build(OptimizerSettings, data.get("optimizer") or {}, "optimizer"),
+        optimizer=_optimizer(method, data.get("optimizer") or {}),
         steps=steps,
         evals=evals,
         until=until,
@@ -244,6 +244,13 @@ def _gate(method: str, data: Any, task: Problem) -> GateSettings | None:
     if task.tokens > 1 and gate.unit == "auto":
         gate = dataclasses.replace(gate, unit="sequence")
     return gate
+
+
+def _optimizer(method: str, data: Any) -> OptimizerSettings:
+    """The settings, without what the method does anyway with a batch that gives no gradient."""
+    optimizer = build(OptimizerSettings, data, "optimizer")
+    usual = "skip" if gated(method) else "step"
+    return dataclasses.replace(optimizer, idle=None) if optimizer.idle == usual else optimizer
 
 
 def _options(method: str, data: Mapping[str, Any]) -> dict[str, Any]:

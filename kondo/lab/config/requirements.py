@@ -28,6 +28,11 @@ def delighted(method: str) -> bool:
     return gated(method) or "delight" in needs(METHODS[method])
 
 
+def idles(method: str) -> bool:
+    """Whether a method has no gradient where no sample has an advantage."""
+    return "advantage" in needs(METHODS[method]) and not whole_batch(METHODS[method])
+
+
 HAS: dict[str, Callable[[Cell], bool]] = {
     "training": lambda cell: isinstance(cell.task, Task),
     "screen": lambda cell: isinstance(cell.task, Task) or bool(cell.task.screens),
@@ -69,6 +74,7 @@ def check(cell: Cell) -> None:
     _check_screen(cell)
     _check_actor(cell)
     _check_quantities(cell)
+    _check_idle(cell)
 
 
 def _requirements(cell: Cell) -> Iterator[tuple[str, tuple[str, ...], str]]:
@@ -139,6 +145,19 @@ def _check_quantities(cell: Cell) -> None:
             f"actor.report_probabilities=False: method {cell.method!r} needs the actor's behaviour probabilities; "
             f"methods that do not: {_methods(lambda name: 'actor_log_prob' not in needs(METHODS[name]))}"
         )
+
+
+def _check_idle(cell: Cell) -> None:
+    """What is said of batches without a gradient is for methods that meet some, and an optimizer that moves then."""
+    if cell.optimizer.idle is None:
+        return
+    what = f"optimizer.idle={cell.optimizer.idle}"
+    if not idles(cell.method):
+        raise ConfigError(
+            f"{what}: method {cell.method!r} learns from every batch; methods that do not: {_methods(idles)}"
+        )
+    if cell.optimizer.name != "adam":
+        raise ConfigError(f"{what}: a gradient of zero moves nothing with optimizer.name={cell.optimizer.name}")
 
 
 def _task(cell: Cell) -> str:
