@@ -8,14 +8,13 @@ then, and updates the others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from analysis import plots, published, style
 from analysis.judge import (
-    JOY,
     MARGIN,
     Finding,
     above,
@@ -104,14 +103,15 @@ def _worst(frame: pd.DataFrame, setting: Columns) -> pd.Series:
 
 
 WHERE = REVERSAL | {"task.length": 10, "task.vocab": 2, "task.credit": "to_first_error", "task.kappa": 1.0}
-HERE: Any = {"figure": "joy_8_causes", "version": f"{JOY}; measured here, the paper does not say", "where": WHERE}
 
 
 @claim(
     "J9-pmpo",
     "Reversal, H = 10, M = 2: the PMPO of Fig. 8 leaves answers of no advantage alone",
     "at 1M forward passes PMPO 22%, beside PG's 21%; the released code counts no advantage as bad",
-    **HERE,
+    "joy_8_causes",
+    version="measured here; the paper does not say",
+    where=WHERE,
 )
 def figure_leaves_ties_alone(frame: pd.DataFrame) -> Finding:
     """Without them PMPO's curve is nearer to the published one, their intervals not overlapping, and ends more than
@@ -140,7 +140,9 @@ def figure_leaves_ties_alone(frame: pd.DataFrame) -> Finding:
     "Reversal, H = 10, M = 2: DG's relapses, and the wavering of the figure's gates, come from Adam's updates in "
     "batches that give no gradient",
     "DG between 0.002% and 0.2% from 0.4M forward passes on, DG-K between 0.07% and 0.3%, up and down",
-    **HERE,
+    "joy_8_causes",
+    version="measured here; the paper does not say",
+    where=WHERE,
 )
 def idle_updates_make_relapses(frame: pd.DataFrame) -> Finding:
     """Without such updates DG's worst error in the second half of training is about 10 times lower, in the geometric
