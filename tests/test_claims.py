@@ -316,7 +316,8 @@ def test_a_claim_says_which_version_of_which_paper_it_is_from_and_its_columns_ex
     claim = CLAIMS[id]
     papers = {"J": "2603.20526v1", "D": "2603.20521v", "R": "kondo-gate's repository", "G": "2603.14608v1"}
     papers |= {"L": "measured here"}
-    others = {"DG-gate": papers["J"], "J9-unit": "measured here", "T1": "2604.06159"}
+    others = {"DG-gate": papers["J"], "T1": "2604.06159"}
+    others |= dict.fromkeys(("J9-unit", "J9-pmpo", "J9-idle"), papers["L"])
     assert claim.version.startswith(others.get(id) or papers[id[0]])
     assert ("withdrawn in v2" in claim.version) == (id in ("D2", "D2-bandit", "D3", "D3-mnist"))
     task = TASKS[claim.where["task.name"]]

@@ -1,4 +1,4 @@
-"""Frictions from weak to strong, on token reversal: how far does DG's advantage reach?"""
+"""The paper's frictions from weak to strong, on token reversal: how far does DG's advantage reach?"""
 
 from __future__ import annotations
 
@@ -11,26 +11,13 @@ from analysis.experiments import reversal_frictions
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PANELS = {
-    "staleness": reversal_frictions.PANELS["staleness"],
-    "staleness_fixed": ("Staleness, age always D", "intensity: D over its longest"),
-    "actor_bugs": reversal_frictions.PANELS["actor_bugs"],
-    "penalised_bugs": ("Actor bugs, junk loses 1", "share of junk answers q"),
-    "reward_corruption": reversal_frictions.PANELS["reward_corruption"],
-    "rare_discovery": reversal_frictions.PANELS["rare_discovery"],
-    "mismatch": ("Mismatch: the actor rounds its weights", "bf16, int8, 4 bits"),
-    "mismatch_logits": ("Mismatch: … its logits", "bf16, int8, 4 bits"),
-    "all": ("The four of the paper together", "intensity"),
-}
-"""{friction: title, what its strength is}"""
-
 
 def select(frame: pd.DataFrame) -> pd.DataFrame:
-    return reversal_frictions.select(frame, PANELS)
+    return reversal_frictions.select(frame)
 
 
 def plot(table: pd.DataFrame) -> Figure:
-    return reversal_frictions.plot(table, PANELS)
+    return reversal_frictions.plot(table)
 
 
 def measured(table: pd.DataFrame) -> str:
