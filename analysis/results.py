@@ -58,8 +58,7 @@ def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[
         lines += ["| part | outcome |", "|---|---|"] if record["parts"] else []
         lines += [f"| {_cell(part)} | {OUTCOMES[outcome]} |" for part, outcome in record["parts"].items()]
         lines += [""]
-        why = vars(module).get("WHY", {}).get(record["id"])
-        if why and entry["scale"] == "paper" and record["verdict"] != REPRODUCED:
+        if why := _why(record, entry["scale"]):
             lines += [f"**Why, most likely.** {why}", ""]
     frame, _ = read_figure(results, entry["scale"], name)
     if not records:
@@ -80,6 +79,27 @@ def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[
         *(f"| {_cell(cell['name'])} | {cell['seeds']} | {cell['seconds']['total']:,.0f} |" for cell in cells.values()),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _why(record: Mapping[str, Any], scale: str) -> str:
+    """Why a claim was most likely not reproduced at paper scale, or only in part; of others nothing."""
+    if scale != "paper" or record["verdict"] == REPRODUCED:
+        return ""
+    return vars(experiments()[record["figure"]]).get("WHY", {}).get(record["id"], "")
+
+
+def differences(records: list[dict[str, Any]], entries: Mapping[str, Any]) -> list[str]:
+    """What paper scale did not show as it was claimed: the parts that fail or are left open, and the likely reason."""
+    lines = ["", "## What came out otherwise", ""]
+    lines += ["At paper scale; the pages have the published points beside ours.", ""]
+    for record in records:
+        if record["verdict"] == REPRODUCED or entries[record["figure"]]["scale"] != "paper":
+            continue
+        lines += [f"**[{record['id']}]({record['figure']}.md), {record['verdict']}.** {record['claim']}.", ""]
+        short = [(part, word) for part, word in record["parts"].items() if word != "holds"]
+        lines += [f"- {OUTCOMES[word]}: {part}" for part, word in short]
+        lines += ["", f"Most likely: {_why(record, 'paper')}", ""]
+    return lines[:-1]
 
 
 def point_by_point(table: pd.DataFrame) -> list[str]:
@@ -127,7 +147,7 @@ def index(records: list[dict[str, Any]], entries: Mapping[str, Any]) -> str:
         if others
         else []
     )
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + differences(records, entries)) + "\n"
 
 
 def headline(records: list[dict[str, Any]]) -> str:

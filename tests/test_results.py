@@ -54,6 +54,19 @@ def test_a_claim_that_paper_scale_did_not_reproduce_has_a_likely_reason_on_its_p
         assert all(vars(every[name])["WHY"][id] in text for id in open_)
 
 
+@pytest.mark.slow
+def test_what_paper_scale_did_not_reproduce_is_listed_with_every_part_that_does_not_hold():
+    entries = read_manifest(ROOT / "results")
+    listed = (ROOT / "docs" / "results" / "README.md").read_text().partition("## What came out otherwise")[2]
+    for name, entry in entries.items():
+        for record in results.judged(ROOT / "results", entry["scale"], name):
+            expected = entry["scale"] == "paper" and record["verdict"] != REPRODUCED
+            assert (f"**[{record['id']}]({name}.md), {record['verdict']}.**" in listed) == expected, record["id"]
+            if expected:
+                shown = {part: word for part, word in record["parts"].items() if f": {part}\n" in listed}
+                assert shown == {part: word for part, word in record["parts"].items() if word != "holds"}
+
+
 def test_only_the_table_of_the_readme_is_replaced():
     text = f"before\n{results.BEGIN}\nold\n{results.END}\nafter"
     assert results.with_table(text, "new") == f"before\n{results.BEGIN}\nnew\n{results.END}\nafter"
