@@ -4,10 +4,12 @@ import hashlib
 import html
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -42,6 +44,9 @@ def reproduced(folder, *figures):
 
 @pytest.fixture(scope="module")
 def smoke(tmp_path_factory):
+    """A reproduction of all figures: the one whose output $KONDO_SMOKE names, where CI has just made one."""
+    if made := os.environ.get("KONDO_SMOKE"):
+        return Path(made).parent, Path(made).read_text()
     return reproduced(tmp_path_factory.mktemp("smoke"))
 
 

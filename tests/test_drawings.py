@@ -131,6 +131,11 @@ MADE = {
     "reversal_unit": lambda: [
         cell for credit in ("to_first_error", "share") for cell in cells(REVERSAL | {"credit": credit}, UNITS)
     ],
+    "reversal_bugs": lambda: [
+        cell
+        for baseline in ("group", "half")
+        for cell in cells(REVERSAL | {"baseline": baseline}, [*WRITING, ("dg_is", None), UNITS[0]])
+    ],
     "reversal_scaling": lambda: [
         cell for vocab in (2, 4) for cell in cells(REVERSAL | {"vocab": vocab, "length": 2}, [*WRITING, UNITS[0]])
     ],

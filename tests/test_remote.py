@@ -206,7 +206,7 @@ def test_restarts_are_counted_over_a_resumption_and_old_versions_are_forgotten()
 @pytest.mark.slow
 def test_a_learner_whose_process_is_killed_goes_on_by_the_same_command_with_every_batch_once(tmp_path):
     mark = f"kondo-test-{tmp_path}"
-    words = ["task=digits", "task.batch=20", "steps=1500", "evals=4", "wandb.mode=disabled", f"runs={tmp_path}/runs"]
+    words = ["task=digits", "task.batch=20", "steps=600", "evals=4", "wandb.mode=disabled", f"runs={tmp_path}/runs"]
     words += ["actor.mode=async", "actor.count=2", "hydra/launcher=basic", "checkpoint_seconds=0.2"]
     process = command("run", "-m", *words, home=tmp_path, KONDO_MARK=mark)
     until(lambda: list(tmp_path.glob("runs/*/*/checkpoint.pt")))
@@ -220,7 +220,7 @@ def test_a_learner_whose_process_is_killed_goes_on_by_the_same_command_with_ever
     rows = read_run(folder).rows
     for place, numbers in enumerate(in_turn(rows, 2)):
         assert numbers == list(range(place, place + 2 * len(numbers), 2)), "none lost, none twice"
-    assert len(schedule_of(rows).split()) == 1500
+    assert len(schedule_of(rows).split()) == 600
     until(lambda: not carrying(mark))
 
 
