@@ -356,3 +356,10 @@ def test_the_robustness_table_has_a_row_per_repair_and_share_of_corrupted_reward
     ends = final(frame)
     clean = ends[(ends["method.name"] == "pg") & ends["friction.reward_corruption.prob"].isna()]["error"].mean()
     assert table[(table["repair"] == "PG") & (table["intensity"] == 0)]["error"].item() == pytest.approx(clean)
+
+
+def test_every_panel_of_the_causes_has_both_of_its_curves_with_a_line_for_each_seed():
+    _, figure, _ = drawn("joy_8_causes", logs(MADE["joy_8_causes"](), 3))
+    for axes in figure.axes:
+        lines = [line for line in axes.lines if len(line.get_xdata()) > 1 and line.get_markerfacecolor() != "none"]
+        assert [len(line.get_xdata()) > 1 for line in lines] == [True] * 2 * (3 + 1)

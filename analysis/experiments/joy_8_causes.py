@@ -63,7 +63,7 @@ def plot(table: pd.DataFrame) -> Figure:
     theirs = published.published(published.JOY_PAPER, "Fig. 8", "reward_error")
     for axes, (title, pair) in zip(grid.flat, PANELS, strict=True):
         for place, setting in enumerate(pair):
-            runs = matching(table, setting)
+            runs = matching(table, {column: value for column, value in setting.items() if column in table})
             colour, dash = style.colour(setting["method.name"]), "-" if place == 0 else "--"
             for _, seed in runs[runs["kind"] == "seed"].groupby("seed"):
                 axes.plot(seed["forward"], seed["error"].clip(lower=1e-7), color=colour, ls=dash, lw=0.4, alpha=0.4)
