@@ -181,6 +181,13 @@ def test_an_experiment_is_drawn_without_any_one_method(name):
             drawn(name, logs(rest))
 
 
+@pytest.mark.parametrize("name", MADE)
+def test_an_experiment_is_drawn_where_a_cell_has_fewer_seeds_than_others(name):
+    frame = logs(MADE[name]())
+    for cell in frame["cell"].iloc[[0, -1]]:
+        drawn(name, frame[(frame["cell"] != cell) | (frame["seed"] == 0)])
+
+
 @pytest.mark.filterwarnings(UNNAMED)
 @pytest.mark.parametrize("name", MADE)
 def test_an_experiment_is_drawn_of_a_single_cell(name):

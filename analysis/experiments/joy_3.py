@@ -51,8 +51,7 @@ def select(frame: pd.DataFrame) -> pd.DataFrame:
                 side["seconds"] if np.isnan(ratio) else side["forward"] + side["screened"] + ratio * side["backward"]
                 for side in (own, reference)
             )
-            usable = own["reached"] & (own.index.isin(reference.index))
-            logs = bootstrap(np.log((theirs / ours)[usable].dropna()))
+            logs = bootstrap(np.log((theirs.reindex(own.index) / ours)[own["reached"]].dropna()))
             low, high = np.exp([logs.low, logs.high])
             rows.append(
                 setting | {"c": ratio, "speedup": np.exp(logs.mean), "speedup_low": low, "speedup_high": high} | common

@@ -169,3 +169,12 @@ def idle_updates_make_relapses(frame: pd.DataFrame) -> Finding:
     ]
     told = f"DG relapses {each['step'].sum():.0f} times with such updates, {each['skip'].sum():.0f} times without"
     return found(parts, f"{told}; final errors: {'; '.join(ends)}", more, **scope(frame, errors))
+
+
+WHY = {
+    "J9-idle": (
+        "That DG relapses by such updates is plain; that the figure's gates do is not. Ours relapse far more than the "
+        "figure's with them, and not at all without. What the figure's code did in batches without a gradient is not "
+        "known: it may have met fewer of them, as it kept more answers at λ = 0 than ours."
+    ),
+}

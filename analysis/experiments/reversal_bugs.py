@@ -1,8 +1,8 @@
-"""Why DG fails under actor bugs, on token reversal: DG with importance weights, and with a baseline that junk cannot
-lower.
+"""Why DG fails under actor bugs, on token reversal: with the actor's probabilities as a second weight, and with a
+baseline that junk cannot lower.
 
-Junk that happens to earn more than its group is as surprising as can be: DG gives it full weight, importance weights
-next to none. And a group's mean is lower for the junk in it, so that whatever the policy itself wrote looks good.
+Junk that happens to earn more than its group is as surprising as can be: DG gives it full weight, min(π/μ, 1) next to
+none. And a group's mean is lower for the junk in it, so that whatever the policy itself wrote looks good.
 """
 
 from __future__ import annotations
