@@ -275,11 +275,11 @@ WHY = {
     "J9": (
         "PMPO. Most of PG's seeds, and none of PMPO's, get stuck half-way: sure of a wrong answer, so that a group of "
         "ten is all alike and has no advantage. PMPO as its author released it counts no advantage as bad and lowers "
-        "such answers, which frees them. The figure's PMPO is one that leaves them alone: so trained, ours follows its "
-        "points (J9-pmpo). And DG's mean at the end is made by two seeds that are caught in a relapse. Such spikes come "
-        "and go from 0.4M passes on, by Adam: after hundreds of updates with a gradient of zero its second moment is "
-        "gone, and the first surprise makes a large step; without such updates there are none (J9-idle). The figure's "
-        "DG, which wavers about 0.1%, seems to have them too."
+        "such answers, which frees them. The figure's PMPO is one that leaves them alone: so trained, ours follows "
+        "its points (J9-pmpo). And DG's mean at the end is made by two seeds that are caught in a relapse. Such "
+        "spikes come and go from 0.4M passes on, by Adam: after hundreds of updates with a gradient of zero its "
+        "second moment is gone, and the first surprise makes a large step; without such updates there are none "
+        "(J9-idle). The figure's DG, which wavers about 0.1%, seems to have them too."
     ),
     "J9-unit": (
         "At λ = 0 the gate looks at the sign of U alone, which all tokens of an answer share: by answer and by token "

@@ -198,11 +198,11 @@ WHY = {
     "D4": (
         "A buggy actor reports probability one for its junk, so that the ratio π/μ of PPO is next to nothing there: "
         "who uses the actor's probabilities is warned. DG does not, and takes junk that happens to earn more than its "
-        "group at full weight, surprising as it is: within a few hundred steps it is sure of answers that are right for "
-        "two or three tokens. With those probabilities as a second weight it learns, and with a baseline that junk does "
-        "not lower it gets to a few per cent (reversal_bugs). Under rare discovery a seed is solved or stuck, with "
-        "nothing in between, and five seeds do not tell how many are: two of DG's are stuck and one of PMPO's. The "
-        "paper's strengths are not known; ours may be harder."
+        "group at full weight, surprising as it is: within a few hundred steps it is sure of answers that are right "
+        "for two or three tokens. With those probabilities as a second weight it learns, and with a baseline that "
+        "junk does not lower it gets to a few per cent (reversal_bugs). Under rare discovery a seed is solved or "
+        "stuck, with nothing in between, and five seeds do not tell how many are: two of DG's are stuck and one of "
+        "PMPO's. The paper's strengths are not known; ours may be harder."
     ),
     "D5": (
         "At these strengths the rivals end far from solved, at errors that DG too passes only on its way: its lead "
