@@ -72,7 +72,7 @@ def test_reproduce_draws_every_figure_and_judges_every_claim(smoke):
 def test_reproducing_again_trains_nothing(smoke, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["reproduce", "--scale", "smoke", f"runs={smoke}/runs", "wandb.mode=disabled"])
     monkeypatch.setattr(reproduce, "train_all", lambda todo, where: pytest.fail("trained again"))
-    monkeypatch.setattr(files, "replacing", lambda path: pytest.fail("wrote into the runs smoke"))
+    monkeypatch.setattr(files, "replacing", lambda path: pytest.fail("wrote into the runs folder"))
     monkeypatch.setattr(reproduce.draw, "main", lambda arguments: 0)
     monkeypatch.setattr(reproduce.report, "main", lambda arguments: 0)
     assert reproduce.main() == 0
