@@ -16,6 +16,7 @@ import os
 import random
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,12 +29,12 @@ from scipy.stats import t as student
 from experiments.extend import load_extensions
 from experiments.replay import replayed
 from kondo.lab import kernels
-from kondo.lab.config.cell import parse
+from kondo.lab.config.cell import Cell, parse
 from kondo.lab.interrupts import quietly
 from kondo.lab.records import BESIDE, Damaged, Run, is_results, read_manifest, read_run, read_runs, spent
 from kondo.lab.remote import COLUMNS
 from kondo.lab.training import Block, provenance, train
-from kondo.schema import ConfigError
+from kondo.schema import ConfigError, Unavailable
 
 NUMBER = 10
 LEVEL = 0.95
@@ -55,6 +56,29 @@ class Outcome:
 # Which runs
 
 
+def possible(runs: Sequence[Run]) -> list[Run]:
+    """The runs whose tasks have what they need installed; of the others it is said what that is."""
+    left: list[Run] = []
+    missing: Counter[str] = Counter()
+    for run in runs:
+        try:
+            asked(run).task.available()
+        except Unavailable as what:
+            missing[str(what)] += 1
+            continue
+        except ConfigError:
+            pass  # is told where it is trained again
+        left.append(run)
+    for words, count in missing.items():
+        print(f"{count} runs left out: {words}", flush=True)
+    return left
+
+
+def asked(run: Run) -> Cell:
+    """The cell of a run, or ConfigError where this code has no such settings."""
+    return parse({key: value for key, value in run.config.items() if key not in BESIDE})
+
+
 def chosen(runs: Sequence[Run], number: int | None, minutes: float | None, seed: int) -> list[Run]:
     """A random sample; where minutes are given the cheapest of it, or of all, that fit into them."""
     most = len(runs) if number is None and minutes is not None else number or NUMBER
@@ -71,7 +95,7 @@ def chosen(runs: Sequence[Run], number: int | None, minutes: float | None, seed:
 
 def retrained(run: Run, data: Path) -> Run:
     """The same run, trained here; an asynchronous one as its replay. ConfigError where this code has no such cell."""
-    cell = parse({key: value for key, value in run.config.items() if key not in BESIDE})
+    cell = asked(run)
     if cell.actor.mode == "async":
         cell = parse(replayed(run))
     elif cell.key() != run.cell:
@@ -198,17 +222,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="cheapest first, as many as took no longer than this in all")
     parser.add_argument("--seed", type=int, default=0, help="of the random sample")
     parser.add_argument("--data", type=Path, default=Path("data"), help="folder of data sets")
-    asked = parser.parse_args(arguments)
-    if not is_results(asked.results):
-        parser.error(f"--results {asked.results}: no published results there")
+    words = parser.parse_args(arguments)
+    if not is_results(words.results):
+        parser.error(f"--results {words.results}: no published results there")
     load_extensions()
-    runs, damaged = read_runs(asked.results)
+    runs, damaged = read_runs(words.results)
     for sentence in damaged:
         print(f"MISMATCH: {sentence}", flush=True)
-    todo = chosen(runs, asked.number, asked.minutes, asked.seed)
+    todo = chosen(possible(runs), words.number, words.minutes, words.seed)
     seconds = sum(spent(run.status) for run in todo)
-    print(f"{asked.results}: retraining {len(todo)} of {len(runs)} runs, which took {seconds:.0f} s", flush=True)
-    failed = verify(asked.results, todo, asked.data)
+    print(f"{words.results}: retraining {len(todo)} of {len(runs)} runs, which took {seconds:.0f} s", flush=True)
+    failed = verify(words.results, todo, words.data)
     print(f"{len(todo) - failed} of {len(todo)} came out as published")
     return 1 if failed or damaged or not todo else 0
 

@@ -24,6 +24,7 @@ from experiments import runs as listing
 from experiments import verify
 from kondo.lab.config.cell import SCHEMA, parse
 from kondo.lab.records import (
+    BESIDE,
     Damaged,
     Plan,
     Refused,
@@ -39,6 +40,7 @@ from kondo.lab.records import (
     write_plan,
 )
 from kondo.lab.training import Block, train
+from kondo.schema import Unavailable
 from tests.conftest import cell
 
 ROOT = Path(__file__).parent.parent
@@ -609,6 +611,25 @@ def test_a_cell_that_this_code_no_longer_has_is_a_mismatch(results, monkeypatch,
     monkeypatch.setattr(verify, "parse", lambda plain: CELLS[0])
     assert verify.main(["--results", str(results), "--number", "8"]) == 1
     assert "cannot be trained again: this code calls the same settings" in capsys.readouterr().out
+
+
+def test_runs_whose_packages_are_not_installed_are_left_out_and_told(results, monkeypatch, capsys):
+    class Lacking:
+        def available(self):
+            raise Unavailable("needs a package; pip install it")
+
+    def asked(run):
+        cell = parse({key: value for key, value in run.config.items() if key not in BESIDE})
+        return replace(cell, task=Lacking()) if cell.method == "pg" else cell
+
+    lacking = [run for run in read_runs(results)[0] if asked(run).method == "pg"]
+    monkeypatch.setattr(verify, "asked", asked)
+    assert verify.main(["--results", str(results), "--number", "100"]) == 0
+    said = capsys.readouterr().out
+    assert f"{len(lacking)} runs left out: needs a package; pip install it" in said
+    every = len(read_runs(results)[0]) - len(lacking)
+    assert every > 0 < len(lacking)
+    assert f"{every} of {every} came out as published" in said
 
 
 @pytest.mark.slow
