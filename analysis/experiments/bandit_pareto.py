@@ -38,3 +38,12 @@ claim(
     version=JOY,
     where={"task.name": "bandit"},
 )(gate_dominates)
+
+
+WHY = {
+    "J12-bandit": (
+        "Once the right arm is likely PG learns from its failures, which are few and strong. A gate keeps what was "
+        "better than expected: at any rate it spends its budget on successes of which the policy is sure already, so "
+        "that from 3% on chance, which meets failures too, does better at the same price."
+    ),
+}

@@ -63,7 +63,7 @@ def plot(table: pd.DataFrame) -> Figure:
             top.plot(gain, price / gain, color="black", lw=0.8, ls=":", label="χ = λ")
         top.set(xlim=(-1.05, 1.05), xlabel="advantage U", title=f"step {step:,}: λ = {price:.2g}")
         top.set_yscale("symlog", linthresh=0.1)
-        top.set_ylim(0, None)
+        top.set_ylim(0, 1.3 * table.loc[table["seed"] == first, "surprisal"].max())
         everyone = table[table["step"] == step]
         share = everyone[everyone["keep"] == 1]["digit"].value_counts(normalize=True).reindex(range(10), fill_value=0)
         base = everyone["digit"].value_counts(normalize=True).reindex(range(10), fill_value=0)
@@ -75,5 +75,5 @@ def plot(table: pd.DataFrame) -> Figure:
     grid[1, 0].set_ylabel("share of samples")
     grid[0, 0].legend(fontsize=7)
     grid[1, 0].legend(fontsize=7)
-    style.note(figure, table, "above: one seed; below: all seeds")
+    style.note(figure, table, "above: one seed; below: all seeds", bands="")
     return figure
