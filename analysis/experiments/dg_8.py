@@ -76,8 +76,8 @@ def dg_leads_on_shares(frame: pd.DataFrame) -> Finding:
 
 WHY = {
     "G1-share": (
-        "Two of PG's ten seeds get stuck, and its mean is made by them; the figure's, half of ours, has probably fewer. "
-        "PMPO is far below the figure's, as in Joy, Fig. 8 (J9-pmpo): where it leaves answers of no advantage alone it "
-        "ends beside the published point."
+        "Two of PG's ten seeds get stuck, and its mean is made by them; the figure's, half of ours, has probably fewer "
+        "such seeds. PMPO is far below the figure's, as in Joy, Fig. 8 (J9-pmpo): where it leaves answers of no "
+        "advantage alone it ends beside the published point."
     ),
 }
