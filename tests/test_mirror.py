@@ -133,7 +133,7 @@ def test_a_figure_s_plan_has_its_group_when_it_is_composed_and_when_it_is_kept(t
 
 
 def test_no_experiment_types_its_group():
-    assert not [path for path in (CONF / "experiment").glob("*.yaml") if "group" in path.read_text()]
+    assert not [path for path in (CONF / "experiment").glob("*.yaml") if "group:" in path.read_text()]
 
 
 def test_a_mirror_that_fails_mid_run_does_not_stop_training(tmp_path, fake, capsys):
