@@ -87,3 +87,13 @@ def gate_goes_farthest(frame: pd.DataFrame) -> Finding:
         gap,
         **scope(frame, solved),
     )
+
+
+WHY = {
+    "J10": (
+        "The gate goes farthest, as in the figure, and with fewer passes than there. DG does not keep up: from H = 16 "
+        "on some of its seeds are sure of a wrong answer early and stay there, while the gate, which never lowers an "
+        "answer, goes on exploring; with three seeds at a length, each another network, the difference is left open. "
+        "PMPO gets nearly as far as the gate, where the figure's ends beside PG, for the reason of J9-pmpo."
+    ),
+}
