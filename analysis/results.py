@@ -70,7 +70,7 @@ def page(name: str, entry: Mapping[str, Any], results: Path, records: list[dict[
         "",
         f"{len(cells)} cells at {entry['scale']} scale, {entry['seeds']} seeds, {steps} steps, "
         f"{entry['core_hours']:.2g} core-hours; "
-        f"commit {', '.join(each[:12] for each in entry['commits'])}; {versions}.",
+        f"commit {', '.join(map(_commit, entry['commits']))}; {versions}.",
         "",
         f"    {entry['command']}",
         "",
@@ -100,6 +100,12 @@ def differences(records: list[dict[str, Any]], entries: Mapping[str, Any]) -> li
         lines += [f"- {OUTCOMES[word]}: {part}" for part, word in short]
         lines += ["", f"Most likely: {_why(record, 'paper')}", ""]
     return lines[:-1]
+
+
+def _commit(words: str) -> str:
+    """Twelve digits of a commit, and whether there were changes that it did not have."""
+    commit, _, dirty = words.partition("-")
+    return commit[:12] + (" with changes" if dirty else "")
 
 
 def point_by_point(table: pd.DataFrame) -> list[str]:
