@@ -244,8 +244,8 @@ UNITS = ("answer", "token")
 
 @claim(
     "J9-sparse",
-    "Reversal, H = 10, M = 2: at λ = 0 the gate pays for less than a tenth of the backward passes, as solved groups have "
-    "no advantage",
+    "Reversal, H = 10, M = 2: at λ = 0 the gate pays for less than a tenth of the backward passes, as solved groups "
+    "have no advantage",
     "67,000 of 1M, 6.7%; why is not said",
     "joy_8",
     version=JOY,
