@@ -74,6 +74,6 @@ def plot(table: pd.DataFrame) -> Figure:
         axes.set(yscale="log", xlabel="share of rewards that are coin flips")
     left.set(ylabel="final test error", title="MNIST: what repairs the gate?")
     right.set(ylabel="backward passes per forward pass", title="… and what each pays for")
-    left.legend(fontsize=6.5)
+    right.legend(*left.get_legend_handles_labels(), fontsize=6.5, loc="center")
     style.note(figure, table, "DG-K at ρ = 3%")
     return figure
