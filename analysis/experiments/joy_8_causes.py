@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 IDLE = "optimizer.idle"
 RELAPSE = 0.001
+"""An error above this, and ten times the lowest before it, is a relapse."""
 BY = [*SETTING, IDLE]
 PREFERRED: Settings = {"pmpo": method("pmpo"), "pmpo_strict": method("pmpo_strict")}
 GATES = {"rate": answers(0.03), "price": answers(None, 0.0)}
